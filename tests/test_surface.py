@@ -95,7 +95,7 @@ PYTHON = {
     "esper": "Action AdamW Agent Chance CheckpointError ChosenAction ConfigError EnvStatus Family Group Grown "
     "HarvestError Loss NonLearningAgent Op Optimizer ReadError RecordedRun RecordingError RunFailedError SGD Schedule "
     "Setting Slot SlotSite Splits Task TaskError TaskReport TrainedRun WAITING accuracy advance_action blueprint check "
-    "constant cooldown cosine cross_entropy germinate_action grow load_grown no_decay one_cycle read_run "
+    "constant cooldown cosine cross_entropy germinate_action grow load_grown no_decay one_cycle over_split read_run "
     "starts_at_zero train what_if",
     "RecordedRun": "config curves decisions events name notices plot search table",
     "RecordedDecision": "round step env op target choices probability",
@@ -104,7 +104,8 @@ PYTHON = {
 
 EVENTS = {
     "RunStarted": "run task policy rounds steps slot_names lanes seed host_parameters structures score_name "
-    "chance_loss chance_score batches growth_interval versions search task_code recipe task_defaults config",
+    "score_scale chance_loss chance_score batches growth_interval versions search task_code recipe task_defaults "
+    "config",
     "RoundStarted": "round",
     "EpisodeStarted": "round env structure settings",
     "EnvStepped": "round step env op target train_loss train_score loss score reward reward_parts value "

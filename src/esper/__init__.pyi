@@ -27,6 +27,7 @@ from .networks.tasks.schedules import constant as constant
 from .networks.tasks.schedules import cooldown as cooldown
 from .networks.tasks.schedules import cosine as cosine
 from .networks.tasks.schedules import one_cycle as one_cycle
+from .networks.tasks.split_score import over_split as over_split
 from .networks.tasks.splits import Splits as Splits
 from .networks.tasks.task import Chance as Chance
 from .networks.tasks.task import Slot as Slot

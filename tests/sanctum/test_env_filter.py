@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.common.filters import FilterError, IncompleteFilterError
+from esper.common.score_scale import PERCENT
 from esper.recordings import events as ev
 from esper.recordings.state.state import EnvState, RunState
 from esper.sanctum.env_filter import NUMERIC_FIELDS, parse_filter, sort_envs, worst_env
@@ -173,10 +174,10 @@ def test_sort_puts_pinned_first_then_nan_and_missing_last() -> None:
 
 def test_worst_env_has_an_anomaly_or_lowest_accuracy() -> None:
     population = envs()
-    assert worst_env(population, SEVERITIES) == 2
-    assert worst_env(population, {1: "warning"}) == 1
-    assert worst_env(population, {}) == 0
-    assert worst_env([], {}) is None
+    assert worst_env(population, SEVERITIES, PERCENT) == 2
+    assert worst_env(population, {1: "warning"}, PERCENT) == 1
+    assert worst_env(population, {}, PERCENT) == 0
+    assert worst_env([], {}, PERCENT) is None
 
 
 def family() -> RunState:

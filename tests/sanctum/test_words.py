@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from textual.widgets import Static
 
+from esper.common.score_scale import PERCENT
 from esper.recordings import events as ev
 from esper.recordings.events.sentences import describe_transition
 from esper.sanctum.screens.devices import MemoryByOwner
@@ -18,10 +19,10 @@ from esper.sanctum.screens.policy import OpCounts
 from esper.sanctum.symbols import (
     HEADS,
     STAGES,
+    gain_cell,
     norm_cell,
     number_cell,
     percent_cell,
-    points_cell,
     scale_cell,
     size_cell,
 )
@@ -60,7 +61,7 @@ def test_units_of_the_documentation_are_those_of_the_screens() -> None:
         if len(cells := line.split("|")) == 5
     }
     assert rows["accuracy"] == percent_cell(0.549).text.strip()
-    assert rows["contribution, effect on the score"] == points_cell(0.332).text.strip()
+    assert rows["contribution, effect on the score"] == gain_cell(0.332, PERCENT).text.strip()
     assert rows["gradient norm"] == norm_cell(0.322).text.strip()
     assert rows["loss scale"] == scale_cell(2.0**14).text.strip()
     assert rows["memory, size of a checkpoint"] == size_cell(int(1.3 * 2**30)).text

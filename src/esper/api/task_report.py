@@ -11,6 +11,7 @@ import torch
 
 from esper.common.configuration.config import Config
 from esper.common.formatting import format_bytes, html_text, pluralise
+from esper.common.score_scale import ScoreScale
 from esper.common.seeding import restored_generators
 from esper.common.user_code.references import with_short_errors
 from esper.networks.tasks.data_loading import load_data
@@ -32,6 +33,7 @@ class TaskReport:
 
     Attributes:
         task: Name of the task.
+        score_scale: Range and better end of the score.
         profile: Slots, blueprints and chance; of a family, those of all structures.
         host_parameters: Number of parameters of the bare host.
         trained_parameters: Number of those that are trained.
@@ -45,6 +47,7 @@ class TaskReport:
     """
 
     task: str
+    score_scale: ScoreScale
     profile: TaskProfile
     host_parameters: int
     trained_parameters: int
@@ -81,7 +84,7 @@ class TaskReport:
         reason = f", because {profile.prefix_problem}" if profile.prefix_problem else ""
         lines.append(f"  contributions: {how}{reason}")
         lines.append(f"  memory format of pictures: {'channels last' if profile.channels_last else 'contiguous'}")
-        lines.append(f"  chance: loss {profile.chance.loss:.4g}, score {profile.chance.score:.1%}")
+        lines.append(f"  chance: loss {profile.chance.loss:.4g}, score {self.score_scale.text(profile.chance.score)}")
         lines.append(
             f"  memory: {format_bytes(self.env_bytes)} per env without activations, "
             f"{format_bytes(self.data_bytes)} of data"
@@ -129,6 +132,7 @@ def check(task: Task | str, data_dir: Path | None = None) -> TaskReport:
     trained = env.network.host_parameters()
     state = [value for values in env.host_optimizer.state.values() for value in values]
     return TaskReport(
+        score_scale=task.score_scale,
         task=task.name,
         profile=profile,
         host_parameters=env.network.host_parameter_count,

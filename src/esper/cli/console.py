@@ -18,12 +18,14 @@ from esper.cli.growth_lines import format_growth_round
 from esper.cli.options import NarrationDetail
 from esper.cli.streams import DISK_FULL_ERRNOS, print_text
 from esper.common.formatting import NOT_MEASURED, format_duration, format_number, pluralise, strip_control
+from esper.common.score_scale import ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
 from esper.recordings.events.sentences import describe_event, to_ascii
 from esper.recordings.health.incidents import group_incidents
 from esper.recordings.history.measures import BEST, LAST_RETURN
 from esper.recordings.state.anomalies import anomaly_key
+from esper.recordings.state.series import FiveNumbers
 from esper.recordings.state.state import MAX_ANOMALIES, Keyframe, Record, RunState, fold
 from esper.training.engine.resume_options import resume_options
 
@@ -111,7 +113,7 @@ class RunPrinter:
 
     def _line(self, record: ev.AnyEvent) -> tuple[str, str] | None:
         """Return severity and text of the line of an applied event; None if it has no line."""
-        line = describe_event(record)
+        line = describe_event(record, self._state.score_scale)
         if line is None or type(record) in _UNPRINTED_EVENTS:
             return None
         severity, text = line
@@ -218,11 +220,12 @@ def format_summary(state: RunState, status: str | None = None) -> str:
         results.append(state.search.answer or state.search.describe_best())
     elif state.scores_by_round:
         last = state.scores_by_round[-1]
-        scores = f"{last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%})"
+        scores = _describe_spread(last, state.score_scale)
         final_return = f"{LAST_RETURN.name} {LAST_RETURN.text(state.last_return)}"
         results.append(f"last round: median {state.score_name} {scores}, {final_return}")
     if state.search is None and (best := state.best_env):
-        results.append(f"{BEST.heading(state.score_name)} {best.best_score:.1%}, env {best.env:02d}")
+        score = BEST.text(best.best_score, state.score_scale)
+        results.append(f"{BEST.heading(state.score_name)} {score}, env {best.env:02d}")
     lines += ["; ".join(results)] if results else []
     lines += [shorten(habits, 2 * SUMMARY_COLS, placeholder=" …") for habits in state.habits]
     lines.append(_summarise_anomalies(state))
@@ -278,12 +281,17 @@ def format_round(state: RunState, number: int) -> str:
     """
     total = state.started.rounds if state.started else NOT_MEASURED
     last = state.scores_by_round[-1]
-    score = f"median {state.score_name} {last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%})"
+    score = f"median {state.score_name} {_describe_spread(last, state.score_scale)}"
     text = f"round {number}/{total}: {score}, {LAST_RETURN.name} {LAST_RETURN.text(state.last_return)}"
     update = state.update
     if update is not None and update.round == number:
         text += f", KL {update.kl:.4f}, entropy {update.entropy:.2f}"
     return text
+
+
+def _describe_spread(score: FiveNumbers, scale: ScoreScale) -> str:
+    """Return median, minimum and maximum of a score over the envs."""
+    return f"{scale.text(score.median)} ({scale.text(score.minimum)} to {scale.text(score.maximum)})"
 
 
 def _format_rate(state: RunState) -> str:
@@ -320,7 +328,7 @@ class Narrator(RunPrinter):
         self._print_waiting(math.inf if no_record_follows else record.time)
 
     def _line(self, record: ev.AnyEvent) -> tuple[str, str] | None:
-        line = describe_event(record)
+        line = describe_event(record, self._state.score_scale)
         if line is None or isinstance(record, ev.PolicyUpdated):  # the line of the round includes the update
             return None
         severity, text = line

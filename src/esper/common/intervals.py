@@ -46,16 +46,6 @@ class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return IntervalEstimate(mean=self.mean, low=max(self.low, low), high=min(self.high, high))
 
     @property
-    def percent(self) -> str:
-        """Mean and interval of a fraction in percent, in one decimal."""
-        return f"{self.mean:.1%} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-
-    @property
-    def points(self) -> str:
-        """Mean and interval of a difference of fractions in percentage points, with their signs."""
-        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
-
-    @property
     def signed(self) -> str:
         """Mean and interval with their signs, in three decimals."""
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"

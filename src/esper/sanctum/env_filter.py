@@ -20,6 +20,7 @@ from typing import TypeAlias
 from esper.common.filters import Predicate, Vocabulary, Words, compare_number, parse_fraction, parse_number
 from esper.common.filters import parse_filter as parse
 from esper.common.formatting import short_score_name
+from esper.common.score_scale import ScoreScale
 from esper.recordings.events import EnvStepped, SlotReading
 from esper.recordings.state.state import EnvState, RunState
 from esper.sanctum.symbols import OPS, STAGES
@@ -87,11 +88,12 @@ def _vocabulary(state: RunState) -> Vocabulary[EnvState]:
     settings = list(contexts[0].settings) if contexts else []
     score = state.score_name
     score_words = ["-".join(name.lower().split()) for name in (score, short_score_name(score))]
-    fractions = ("score", "best")
+    scores = ("score", "best")
+    parse_score = parse_fraction if state.score_scale.is_percent else parse_number
     keys = {name.lower(): compare_number(partial(_setting_number, name)) for name in settings}
-    keys |= dict.fromkeys(score_words, compare_number(NUMERIC_FIELDS["score"], parse_fraction))
+    keys |= dict.fromkeys(score_words, compare_number(NUMERIC_FIELDS["score"], parse_score))
     keys |= {
-        name: compare_number(measure, parse_fraction if name in fractions else parse_number)
+        name: compare_number(measure, parse_score if name in scores else parse_number)
         for name, measure in NUMERIC_FIELDS.items()
     }
     stages = {symbol.glyph.lower(): name for name, symbol in STAGES.items()}
@@ -172,29 +174,30 @@ def sort_envs(
     return [env.env for env in sorted(envs, key=sort_key)]
 
 
-def worst_env(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:
-    """Return the worst env: by severity of its anomalies, then by a NaN score, then by a low score.
+def worst_env(envs: Sequence[EnvState], severities: Mapping[int, str], scale: ScoreScale) -> int | None:
+    """Return the worst env: by severity of its anomalies, then by a NaN score, then by a bad score.
 
     None if there are no envs.
     """
 
     def badness(env: EnvState) -> tuple[int, bool, float]:
         known = severities.get(env.env)
-        return 0 if known == "error" else 1 if known else 2, *_by_score(env)
+        return 0 if known == "error" else 1 if known else 2, *_by_score(env, scale)
 
     return min(envs, key=badness).env if envs else None
 
 
-def find_worst(envs: Sequence[EnvState], previous: Collection[int], count: int) -> frozenset[int]:
-    """Return the envs with the lowest scores, `count` at most.
+def find_worst(envs: Sequence[EnvState], previous: Collection[int], count: int, scale: ScoreScale) -> frozenset[int]:
+    """Return the envs with the worst scores, `count` at most.
 
     An env of the `previous` result stays while it is among the worst `2 * count`, so that the result rarely changes.
     """
-    worst = [env.env for env in nsmallest(2 * count, envs, key=_by_score) if env.latest is not None]
+    worst = nsmallest(2 * count, envs, key=lambda env: _by_score(env, scale))
+    worst = [env.env for env in worst if env.latest is not None]
     return frozenset(sorted(worst, key=lambda env: env not in previous)[:count])
 
 
-def _by_score(env: EnvState) -> tuple[bool, float]:
-    """Sort key: NaN first, then the lowest score; an env without a step last."""
-    score = env.latest.score if env.latest else math.inf
+def _by_score(env: EnvState, scale: ScoreScale) -> tuple[bool, float]:
+    """Sort key: NaN first, then the worst score; an env without a step last."""
+    score = scale.gain(env.latest.score) if env.latest else math.inf
     return not math.isnan(score), score

@@ -33,8 +33,10 @@ from esper.common.formatting import (
     format_power,
     strip_control,
 )
+from esper.common.score_scale import ScoreScale
 from esper.recordings.health.rules.lanes import MIN_LOSS_SCALE
 from esper.recordings.history.timeline import MarkKind
+from esper.recordings.state.state import RunState
 
 _CONSOLE = Console()
 """Rich needs a console to wrap a text."""
@@ -185,10 +187,37 @@ def percent_cell(value: float | None) -> Cell:
     return number_cell(None if value is None else value * 100, 3, 1, fixed=True)
 
 
-def points_cell(fraction: float | None, *, is_error: bool = False) -> Cell:
-    """Format a contribution in percentage points with one decimal: signed, 6 columns; its standard error, 4 columns."""
-    points = None if fraction is None else fraction * 100
-    return number_cell(points, 2 if is_error else 4, 1, signed=not is_error, fixed=True)
+def score_cell(value: float | None, scale: ScoreScale) -> Cell:
+    """Format a score, 5 columns: in percent with one decimal, or with three significant digits."""
+    if scale.is_percent:
+        return percent_cell(value)
+    return Cell(format_compact(value).rjust(5), "absent" if value is None else "normal")
+
+
+def score_text(value: float, scale: ScoreScale) -> str:
+    """Return a score with its unit, in a sentence."""
+    return f"{scale.number(value)} {scale.unit}".rstrip()
+
+
+def gain_cell(gain: float | None, scale: ScoreScale, *, is_error: bool = False) -> Cell:
+    """Format a gain in score, such as a contribution: signed, 6 columns; its standard error, 4 columns."""
+    if scale.is_percent:
+        points = None if gain is None else gain * 100
+        return number_cell(points, 2 if is_error else 4, 1, signed=not is_error, fixed=True)
+    sign = "+" if gain and gain > 0 and not is_error else ""
+    return Cell((sign + format_compact(gain)).rjust(4 if is_error else 6), "absent" if gain is None else "normal")
+
+
+def lost_without(state: RunState) -> str:
+    """Return what a contribution is: `accuracy lost without it, pp`."""
+    scale = state.score_scale
+    words = f"{strip_control(state.score_name)} {'lost' if scale.best == 'high' else 'gained'} without it"
+    return f"{words}, {scale.difference_unit}".rstrip(", ")
+
+
+def score_heading(name: str, scale: ScoreScale) -> str:
+    """Return the name of a score with its unit, for headings and titles."""
+    return f"{strip_control(name)} {scale.unit}".rstrip()
 
 
 def return_cell(value: float | None) -> Cell:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from esper.common.score_scale import PERCENT
 from esper.recordings.effects.results import Trajectory
 from esper.recordings.effects.verdict import judge_cause
 
@@ -28,15 +29,15 @@ def trajectory(*scores: float) -> Trajectory:
     ],
 )
 def test_cause_is_confirmed_if_less_than_half_of_the_drop_is_left(scores: tuple[float, ...], text: str) -> None:
-    verdict = judge_cause(trajectory(*RECORDED), trajectory(*scores), 4)
+    verdict = judge_cause(trajectory(*RECORDED), trajectory(*scores), 4, PERCENT)
     assert str(verdict) == text
 
 
 @pytest.mark.parametrize("scores", [RECORDED[:4], [*RECORDED[:3], math.nan, math.nan]])
 def test_episode_that_ends_before_the_drop_gives_no_verdict(scores: list[float]) -> None:
-    assert judge_cause(trajectory(*RECORDED), trajectory(*scores), 4) is None
+    assert judge_cause(trajectory(*RECORDED), trajectory(*scores), 4, PERCENT) is None
 
 
 @pytest.mark.parametrize("step", [1, 2, 5])
 def test_step_without_a_drop_gives_no_verdict(step: int) -> None:
-    assert judge_cause(trajectory(*RECORDED), trajectory(*RECORDED), step) is None
+    assert judge_cause(trajectory(*RECORDED), trajectory(*RECORDED), step, PERCENT) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from esper.common.score_scale import PERCENT
 from esper.recordings import events as ev
 from esper.recordings.health.causes import PossibleCause, drop_starts, find_candidates
 from esper.recordings.state.series import StepTrace
@@ -20,7 +21,7 @@ def episode(*changes: dict[str, object]) -> list[StepTrace]:
 def candidates(*changes: dict[str, object]) -> list[PossibleCause]:
     """Return the candidates of the only drop of an episode."""
     trace = episode(*changes)
-    ((index, best_index),) = drop_starts(trace)
+    ((index, best_index),) = drop_starts(trace, PERCENT, 0.1)
     return find_candidates(trace[: index + 1], NAMES, trace[best_index].step, 2, 3)
 
 
@@ -39,7 +40,7 @@ LOW: dict[str, object] = {"score": 0.5, "train_score": 0.5}
 
 def test_drops_are_listed_at_their_start() -> None:
     low = blended(score=0.6)
-    assert drop_starts(episode(*GOOD, low, low, blended(score=0.75), low)) == [(4, 3), (7, 3)]
+    assert drop_starts(episode(*GOOD, low, low, blended(score=0.75), low), PERCENT, 0.1) == [(4, 3), (7, 3)]
 
 
 def test_ramp_is_traced_to_its_decision() -> None:

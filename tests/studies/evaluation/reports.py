@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from esper.common.score_scale import PERCENT
 from esper.studies.evaluation.comparison import EvaluationReport, build_report
 from esper.studies.evaluation.results import EpisodeResult, PolicyRun
 
@@ -27,4 +28,12 @@ def run(*episodes: EpisodeResult) -> PolicyRun:
 
 
 def report(runs: dict[str, list[PolicyRun]], *checkpoints: str) -> EvaluationReport:
-    return build_report(runs, checkpoints=checkpoints, task="digits", score_name="accuracy", steps=25, seed=7)
+    return build_report(
+        runs,
+        checkpoints=checkpoints,
+        task="digits",
+        score_name="accuracy",
+        score_scale=PERCENT,
+        steps=25,
+        seed=7,
+    )

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from esper.common.configuration.config import TaskError
+from esper.common.score_scale import PERCENT
+from esper.networks.tasks.task import Chance
 from esper.recordings.candidates.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, choose
 from esper.studies.growth import director as growth_director
 from esper.studies.growth.best_network import BestNetwork
@@ -78,8 +80,15 @@ class Rounds:
             )
             for index in range(envs)
         ]  # fmt: skip
-        profile = SimpleNamespace(host_parameters=1000, sites=sites(), blueprints=BLUEPRINTS)
-        pool = SimpleNamespace(envs=[one.env for one in self.episodes], profile=profile, reset_loss_scales=lambda: None)
+        profile = SimpleNamespace(
+            host_parameters=1000, sites=sites(), blueprints=BLUEPRINTS, chance=Chance(loss=2.3, score=0.1)
+        )
+        pool = SimpleNamespace(
+            envs=[one.env for one in self.episodes],
+            profile=profile,
+            task=SimpleNamespace(score_scale=PERCENT),
+            reset_loss_scales=lambda: None,
+        )
         self.training = SimpleNamespace(
             config=SimpleNamespace(steps=steps, seed=0),
             pool=pool,

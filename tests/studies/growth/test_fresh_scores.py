@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from esper.common.intervals import crossed_interval, joint_level
+from esper.common.score_scale import PERCENT
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import BARE_HOST, WIDE_HOST, Candidate, choose
 from esper.recordings.state.search_state import SearchState
@@ -21,7 +22,7 @@ Array = np.ndarray
 
 def measured(scores_by_name: dict[str, Array], rent: float = 0.0) -> list[Candidate]:
     """Return candidates with these scores, [H, N], on the validation and the test split, as a growth measures them."""
-    search, fresh = SearchState(info=ev.SearchInfo(objective="score")), FreshScores()
+    search, fresh = SearchState(info=ev.SearchInfo(objective="score")), FreshScores(PERCENT, 0.1)
     for name, scores_HN in scores_by_name.items():
         origin = "host" if name == BARE_HOST else "comparison" if name == WIDE_HOST else "drawn"
         for host, scores_N in enumerate(scores_HN, 1):
@@ -99,7 +100,7 @@ def test_rent_shifts_the_gain_and_not_its_width() -> None:
 
 
 def test_scores_survive_a_checkpoint() -> None:
-    first, later = FreshScores(), FreshScores()
+    first, later = FreshScores(PERCENT, 0.1), FreshScores(PERCENT, 0.1)
     for host in (1, 2):
         first.add("1:a@a 2:b@b", host, NetworkScores(torch.rand(5), torch.rand(3)))
         first.add(BARE_HOST, host, NetworkScores(torch.rand(5), torch.rand(3)))

@@ -10,6 +10,7 @@ import torch
 
 from esper.common.control import RequestKind
 from esper.common.domain import Stage
+from esper.common.score_scale import PERCENT
 from esper.networks.seeds.network import call_model
 from esper.recordings import events as ev
 from esper.studies.harvest.checkpoint import _best_env, harvest_checkpoint
@@ -40,8 +41,8 @@ def test_best_env_is_the_first_with_the_best_finite_last_score() -> None:
     def episodes(*scores: list[float]) -> list[dict[str, Any]]:
         return [{"host_width": 1.0, "view": {"scores": of_env}} for of_env in scores]
 
-    assert _best_env(episodes([0.9, 0.5], [math.nan], [0.1, 0.7], [0.7], [math.inf], [])) == 2
-    assert _best_env(episodes([math.nan], [])) == 0
+    assert _best_env(episodes([0.9, 0.5], [math.nan], [0.1, 0.7], [0.7], [math.inf], []), PERCENT) == 2
+    assert _best_env(episodes([math.nan], []), PERCENT) == 0
     wide, host = episodes([0.9], [0.1])
-    assert _best_env([wide | {"host_width": 2.0}, host]) == 1
-    assert _best_env([wide | {"host_width": 2.0}]) is None
+    assert _best_env([wide | {"host_width": 2.0}, host], PERCENT) == 1
+    assert _best_env([wide | {"host_width": 2.0}], PERCENT) is None

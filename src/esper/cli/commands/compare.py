@@ -13,8 +13,9 @@ from esper.cli.streams import print_json, print_text
 from esper.common.configuration.config import ConfigError
 from esper.common.formatting import NOT_MEASURED, format_config_value, strip_control, suggest_nearest
 from esper.common.intervals import CONFIDENCE_LEVEL
-from esper.common.plots.chart import Quantity, percent
+from esper.common.plots.chart import Quantity, score_quantity
 from esper.common.printed_table import PrintedTable
+from esper.common.score_scale import common_scale
 from esper.recordings.events.codec import encode_json
 from esper.recordings.events.sentences import format_lanes
 from esper.recordings.files.notes import read_notes
@@ -122,6 +123,7 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
     width = shutil.get_terminal_size().columns
     score_names = {run.summary.score_name for group in groups for run in group.runs}
     score = score_names.pop() if len(score_names) == 1 else "score"
+    scale = common_scale(run.summary.score_scale for group in groups for run in group.runs)
     marks = "curve", *(curve_mark(index) for index in range(len(groups)))
     rows = [*_name_rows(groups, is_grouped=is_grouped), marks, *_table_rows(groups, score)]
     print_text("\n".join(PrintedTable.from_cells([""] * len(rows[0]), rows).lines(width)))
@@ -129,7 +131,7 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
         print_text(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} of a cell, over the runs of its group")
     of_groups = "; mean over the runs of each group" if is_grouped else ""
     for name, statistic, measure in _CURVES:
-        quantity = percent(name.format(score=score)) if measure.unit == "%" else Quantity(name)
+        quantity = score_quantity(name.format(score=score), scale) if measure.unit == "score" else Quantity(name)
         curves = [
             LabelledCurve(strip_control(group.label), curve.xs.tolist(), curve.mean)
             for group in groups
@@ -183,7 +185,8 @@ def _number_cell(measure: Measure, runs: Sequence[ComparedRun]) -> str:
     result = mean_result(measure, runs)
     if result is None:
         return NOT_MEASURED
-    text = measure.text(result.mean)
+    scale = common_scale(run.summary.score_scale for run in runs)
+    text = measure.text(result.mean, scale)
     if result.low is not None and result.low != result.high:
-        text += f" [{measure.text(result.low)}, {measure.text(result.high)}]"
+        text += f" [{measure.text(result.low, scale)}, {measure.text(result.high, scale)}]"
     return text if result.runs == len(runs) else f"{text} (n={result.runs})"

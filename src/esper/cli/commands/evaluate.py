@@ -27,6 +27,7 @@ from esper.cli.streams import print_json, print_text
 from esper.common.configuration.config import MAX_COUNT, ConfigError
 from esper.common.formatting import pluralise
 from esper.common.printed_table import PrintedTable
+from esper.common.score_scale import ScoreScale
 from esper.common.system.process import RankInfo
 from esper.recordings.effects.paying import HEADING, PAYS
 from esper.studies.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
@@ -91,6 +92,7 @@ def run(arguments: Sequence[str]) -> int:
         checkpoints=list(map(str, checkpoints)),
         task=held_out.config.task,
         score_name=held_out.score_name,
+        score_scale=held_out.score_scale,
         steps=held_out.config.steps,
         seed=journal.seed,
     )
@@ -200,7 +202,9 @@ def report_text(report: EvaluationReport, columns: int) -> str:
     results, pairs = report.policies, report.differences
     score = f"test {report.score_name}"
     blocks = [
-        _table(("policy", score, "parameters", "net return"), [(r.policy, *_cells(r)) for r in results]),
+        _table(
+            ("policy", score, "parameters", "net return"), [(r.policy, *_cells(r, report.score_scale)) for r in results]
+        ),
         _table(
             ("policy", "net return on test", "worst", "broken", "CPU s", "interval over"),
             [(r.policy, *_more_cells(r)) for r in results],
@@ -211,10 +215,17 @@ def report_text(report: EvaluationReport, columns: int) -> str:
         blocks.append(_table(("policy", HEADING), planted))
     if pairs:
         returns = [(_pair(d), d.net_return.signed, d.verdict) for d in pairs]
-        on_test = [(_pair(d), d.test_return.signed, d.test_score.points) for d in pairs]
+        on_test = [(_pair(d), d.test_return.signed, report.score_scale.signed_interval(d.test_score)) for d in pairs]
         blocks += [
             _table(("difference", "net return, paired", ""), returns),
-            _table(("difference", "net return on test", f"{score}, pp"), on_test),
+            _table(
+                (
+                    "difference",
+                    "net return on test",
+                    ", ".join(filter(None, (score, report.score_scale.difference_unit))),
+                ),
+                on_test,
+            ),
         ]
     blocks += [draw_text(report, columns, PLOT_ROWS)]
     blocks += [wrap(paragraph, columns) for paragraph in _caption(report)]
@@ -264,10 +275,10 @@ def _caption(report: EvaluationReport) -> list[str]:
     return [*paragraphs, few] if report.episodes < FEW_EPISODES else paragraphs
 
 
-def _cells(result: PolicyResult) -> tuple[str, ...]:
+def _cells(result: PolicyResult, scale: ScoreScale) -> tuple[str, ...]:
     score, parameters = result.test_score, result.parameter_ratio
     return (
-        score.percent,
+        scale.interval(score),
         f"×{parameters.mean:.3g} [{parameters.low:.3g}, {parameters.high:.3g}]",
         result.net_return.signed,
     )

@@ -64,11 +64,12 @@ def format_harvest(structure: GrownStructure, directory: Path, problem: str | No
     Args:
         problem: Why it could not be exported as a program; None if it was.
     """
-    origin = structure.provenance
+    origin, scale = structure.provenance, structure.score_scale
     seeds = ", ".join(seed.label for seed in structure.seeds) or "none"
     lines = [
         f"env {origin.env} of {origin.run}, round {origin.round} step {origin.step}: {structure.score_name} "
-        f"{structure.test_score:.1%} on the test split, {structure.validation_score:.1%} on the validation split",
+        f"{scale.text(structure.test_score)} on the test split, {scale.text(structure.validation_score)} on the "
+        "validation split",
         f"seeds: {seeds}; {structure.parameters:,} parameters, {structure.parameter_ratio:.2f} times those of the host",
         f"written to {directory}: see README.md there for how to load it",
     ]

@@ -137,7 +137,7 @@ def _table(infos: Sequence[RunInfo], sort_key: str) -> PrintedTable[RunInfo]:
     measures = [
         PrintedColumn[RunInfo](
             measure.short,
-            lambda info, measure=measure: measure.text(measure.of(info)),
+            lambda info, measure=measure: measure.text(measure.of(info), info.score_scale),
             is_right=True,
             priority=0 if key == sort_key else measure.column_priority or 0,
         )

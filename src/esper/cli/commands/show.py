@@ -80,19 +80,20 @@ def _summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 def _measure_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield a row for each measure, and another one with its course by round."""
+    scale = summary.score_scale
     for key, measure in MEASURES.items():
         if summary.search is not None and key in _NOT_OF_GROWTHS:
             continue
         details = _DETAILS[key](summary) if key in _DETAILS else ""
-        yield measure.heading_in(summary, summary.score_name), measure.text(measure.of(summary)) + details
+        yield measure.heading_in(summary, summary.score_name), measure.text(measure.of(summary), scale) + details
         if measure.of_round is not None and summary.finished and summary.search is None:
             values = [measure.of_round(finished) for finished in summary.finished]
             low, high = finite_range(values) or (0.0, 0.0)
-            if measure.unit == "%":
-                low, high = measure.limits
+            if measure.unit == "score" and scale.is_percent:
+                low, high = scale.limits
             count = len(values)
             course = sparkline(sample_to_width(values, count, min(count, _MAX_SPARKLINE_CHARS)), low, high)
-            yield "", f"{course}  by round, from {measure.text(low)} to {measure.text(high)}"
+            yield "", f"{course}  by round, from {measure.text(low, scale)} to {measure.text(high, scale)}"
 
 
 def _range_of_last_round(summary: RunSummary) -> str:
@@ -101,7 +102,8 @@ def _range_of_last_round(summary: RunSummary) -> str:
     if not summary.finished:
         return ": no finished round"
     last = summary.finished[-1].score
-    return f", {last.minimum:.1%} to {last.maximum:.1%} over the envs"
+    scale = summary.score_scale
+    return f", {scale.text(last.minimum)} to {scale.text(last.maximum)} over the envs"
 
 
 def _place_of_best(summary: RunSummary) -> str:

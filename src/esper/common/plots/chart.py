@@ -12,6 +12,7 @@ from esper.common.formatting import NOT_MEASURED, align_number, format_compact, 
 from esper.common.plots.axis import Axis, linear_axis, log_axis, multiples_axis, next_nice
 from esper.common.plots.grid import Y_AXIS_COLUMNS, Grid, Span, TextLine
 from esper.common.plots.labels import Label, labels_width, place_labels
+from esper.common.score_scale import ScoreScale
 
 if TYPE_CHECKING:
     from esper.common.plots.dots import DotColumns, Floats
@@ -58,6 +59,11 @@ def _one_decimal(value: float) -> str:
 def percent(name: str) -> Quantity:
     """Return a quantity from 0 to 1 that is shown in %, with one decimal."""
     return Quantity(name, "%", 100.0, 0.0, 1.0, _one_decimal)
+
+
+def score_quantity(name: str, scale: ScoreScale) -> Quantity:
+    """Return the quantity of a score, in percent or in its own unit."""
+    return percent(name) if scale.is_percent else Quantity(name, low=scale.low, high=scale.high)
 
 
 class XAxis(NamedTuple):

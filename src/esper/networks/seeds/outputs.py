@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -49,6 +49,17 @@ def list_tensors(value: Nested) -> list[Tensor]:
     found: list[Tensor] = []
     map_tensors(found.append, value)
     return found
+
+
+def concatenate(values: Sequence[Nested]) -> Nested:
+    """Return values of the same structure as one with the rows of all; scalars are those of the first."""
+    columns = iter(zip(*map(list_tensors, values), strict=True))
+
+    def rows_of_all(first: Tensor) -> Tensor:
+        column = next(columns)
+        return torch.cat(column) if first.dim() else first
+
+    return map_tensors(rows_of_all, values[0])
 
 
 def are_equal(one: Nested, other: Nested) -> bool:

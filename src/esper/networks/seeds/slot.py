@@ -248,7 +248,7 @@ class Slot(nn.Module):
         """Empty the slot for a new episode, regardless of its stage."""
         self._empty(Stage.DORMANT)
 
-    def record_contribution(self, contribution: float, standard_error: float) -> None:
+    def record_contribution(self, contribution: float, standard_error: float | None) -> None:
         """Store the seed's measured contribution to the validation score (a fraction), and update its velocity.
 
         A contribution that is not finite is ignored.

@@ -167,6 +167,8 @@ def _structure_problems(structures: Sequence[Task]) -> list[str]:
             found.append(
                 f"the slots of {task.name!r} are {', '.join(slots)}; name them {wanted}, as in other structures"
             )
+    if len({task.score_scale for task in structures}) > 1:
+        found.append("the scores of the structures differ in range or direction; give all of them the same")
     return found
 
 

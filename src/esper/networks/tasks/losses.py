@@ -5,7 +5,8 @@ Shapes: B samples of a batch, N samples of an epoch, K classes, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -14,10 +15,16 @@ from torch import Tensor
 
 from esper.common.user_code.references import describe_type
 from esper.networks.seeds.network import count_samples
+from esper.networks.seeds.outputs import Nested, concatenate, list_tensors, map_tensors
+from esper.networks.tasks.split_score import SplitScore
 from esper.networks.tasks.task import SampleFunction, Task
 
 IGNORED_TARGET = -100
 """Target of a position that does not count, as in `F.cross_entropy`. Every sample needs a target that counts."""
+
+
+_JACKKNIFE_GROUPS = 20
+"""Number of groups of samples from which the spread of the score of a split is estimated."""
 
 
 class Loss:
@@ -163,6 +170,103 @@ def loss_of(task: Task) -> Loss:
     return task.loss if isinstance(task.loss, Loss) else Loss(task.loss)
 
 
-def score_of(task: Task) -> SampleFunction:
+class Score:
+    """A score or metric of a split: the mean of a function's values for its samples.
+
+    Args:
+        function: Function of output and targets of a batch that returns one float per sample, [B].
+    """
+
+    def __init__(self, function: SampleFunction) -> None:
+        self.function = function
+
+    def __call__(self, output: Any, targets: Any) -> Tensor:
+        """Return the value of each sample of a batch, [B]; of `over_split`, that of all its samples, a scalar."""
+        return self.function(output, targets)
+
+    def record(self, output: Any, targets: Any) -> Nested:
+        """Return what `samples` needs of a batch, without a gradient: the value of each sample, [B]."""
+        return self.function(output, targets)
+
+    def record_all(self, batches: Iterable[tuple[Nested, Nested]]) -> tuple[list[Nested], list[Nested]]:
+        """Return the records and the targets of batches, given their outputs and targets."""
+        records: list[Nested] = []
+        targets: list[Nested] = []
+        for output, y in batches:
+            records.append(self.record(output, y))
+            targets.append(y)
+        return records, targets
+
+    def samples(self, records: Sequence[Nested], targets: Sequence[Any]) -> Tensor:  # noqa: ARG002 (a subclass reads it)
+        """Return the value of each sample of a split, [N]; of `over_split`, the only value, [1].
+
+        Args:
+            records: Result of `record` for each batch.
+            targets: Targets of each batch.
+        """
+        return torch.cat(list(records))
+
+    def parts(self, records: Sequence[Nested], targets: Sequence[Any]) -> Tensor:
+        """Return values of parts of a split, whose mean is that of the split and whose spread tells how exact it is.
+
+        Returns:
+            The value of each sample, [N].
+        """
+        return self.samples(records, targets)
+
+
+class CollectedScore(Score):
+    """A score or metric of all outputs and targets of a split at once: that of `esper.over_split`."""
+
+    def __init__(self, split_score: SplitScore) -> None:
+        self.split_score = split_score
+
+    def __call__(self, output: Any, targets: Any) -> Tensor:
+        """Return the value of all samples, a scalar.
+
+        Raises:
+            TypeError: The function does not return one number.
+        """
+        value = cast("object", self.split_score.function(output, targets))
+        if isinstance(value, Tensor) and value.numel() == 1:
+            return value.detach().float().reshape(())
+        if not isinstance(value, Real):
+            found = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else describe_type(value)
+            raise TypeError(f"the function of over_split returned {found}; return one number for all samples")
+        return torch.tensor(float(value), device=list_tensors(targets)[0].device)
+
+    def record(self, output: Any, targets: Any) -> Nested:  # noqa: ARG002 (the base class reads them)
+        """Return the output."""
+        return map_tensors(Tensor.detach, output)
+
+    def samples(self, records: Sequence[Nested], targets: Sequence[Any]) -> Tensor:
+        """Return the value of the split, [1]."""
+        return self(concatenate(records), concatenate(targets)).reshape(1)
+
+    def parts(self, records: Sequence[Nested], targets: Sequence[Any]) -> Tensor:
+        """Return the pseudo-values of a jackknife that leaves out one group of samples at a time (Tukey, 1958).
+
+        Returns:
+            [G], shifted so that their mean is the value of the split.
+        """
+        outputs, all_targets = concatenate(records), concatenate(targets)
+        groups = min(_JACKKNIFE_GROUPS, count_samples(all_targets))
+
+        def without(group: int) -> Tensor:
+            def kept(tensor: Tensor) -> Tensor:
+                return tensor[torch.arange(len(tensor), device=tensor.device) % groups != group]
+
+            return self(map_tensors(kept, outputs), map_tensors(kept, all_targets))
+
+        values_G = torch.stack([without(group) for group in range(groups)])
+        return self(outputs, all_targets) - (groups - 1) * (values_G - values_G.mean())
+
+
+def score_of(task: Task) -> Score:
     """Return the score of a task."""
-    return accuracy if task.score is None else task.score
+    return as_score(accuracy if task.score is None else task.score)
+
+
+def as_score(function: SampleFunction | SplitScore) -> Score:
+    """Return a score or metric as `Task` accepts it, with the methods that are called for each batch."""
+    return CollectedScore(function) if isinstance(function, SplitScore) else Score(function)

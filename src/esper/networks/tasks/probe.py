@@ -9,6 +9,7 @@ Everything runs on the CPU, with a few samples of the training split, before a r
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from esper.common.formatting import suggest
+from esper.common.score_scale import ScoreScale
 from esper.common.seeding import forked_generators, make_generator
 from esper.common.user_code.isolation import isolated
 from esper.networks.seeds.blueprints import BLUEPRINTS, offered_blueprints
@@ -42,6 +44,7 @@ from esper.networks.tasks.family import TaskFamily
 from esper.networks.tasks.hosts import build_host, find_submodule
 from esper.networks.tasks.losses import loss_of
 from esper.networks.tasks.profile import TaskProfile, combine_profiles
+from esper.networks.tasks.split_score import SplitScore
 from esper.networks.tasks.splits import Split, Splits, TaskData, take
 from esper.networks.tasks.task import Chance, Slot, Task
 from esper.networks.tasks.user_calls import UserCalls
@@ -346,7 +349,22 @@ class _Probe:
         if chance.loss <= 0:
             problem = f"the chance loss is {chance.loss:.3g}; it must be above 0: add a constant to the loss"
             raise self._user.error("chance" if self.task.chance else "loss", problem)
+        if isinstance(self.task.score, SplitScore):
+            self._check_chance_score(self.task.score.scale, chance.score)
         return chance
+
+    def _check_chance_score(self, scale: ScoreScale, score: float) -> None:
+        """Check that the score of a constant output can be compared with the best possible one."""
+        if not math.isfinite(score):
+            problem = f"the score of a constant output is {score}"
+        elif scale.best_possible is not None and not scale.is_better(scale.best_possible, score):
+            problem = f"the score of a constant output, {score:.4g}, is as good as the best one in range="
+        else:
+            return
+        field, advice = (
+            ("chance", "pass another score") if self.task.chance else ("score", "pass chance=esper.Chance(loss, score)")
+        )
+        raise self._user.error(field, f"{problem}; {advice}")
 
     def _measure_chance(self, model: nn.Module) -> Chance:
         x, y = _spread(self.splits.validation, self.task.validation_batch)

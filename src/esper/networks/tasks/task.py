@@ -10,9 +10,11 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from esper.common.configuration.config import MAX_COUNT
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.common.user_code.references import describe_type
 from esper.networks.tasks.optimizers import SGD, AdamW, AnyOptimizer, Optimizer, set_number
 from esper.networks.tasks.schedules import AnySchedule, cooldown
+from esper.networks.tasks.split_score import SplitScore, is_metric
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +51,7 @@ class Chance:
 
     Attributes:
         loss: Mean loss, in the unit of the task's loss.
-        score: Mean score, a fraction.
+        score: Score, in its own unit; a fraction unless it is one of a whole split.
 
     Raises:
         ValueError: A value is not a number.
@@ -92,7 +94,8 @@ class Task:
         loss: Function of output and targets that returns one value per sample, [B], or their mean, a scalar. None: the
             cross-entropy.
         score: Function of output and targets that returns a score in [0, 1] for each sample, [B]; higher is better.
-            None: the accuracy. The reward is the gain of its mean on the validation split.
+            None: the accuracy. The reward is the gain of its mean on the validation split. Or `esper.over_split`, for a
+            score of a whole split with any range.
         score_name: Name of the score on every screen.
         chance: Loss and score of a constant output; None: measured at the start.
         metrics: Further functions as `score`, with any finite value, recorded after each step and not rewarded.
@@ -136,10 +139,10 @@ class Task:
     clip: float | None = 1.0
     seed_clip: float | None = 1.0
     loss: SampleFunction | None = None
-    score: SampleFunction | None = None
+    score: SampleFunction | SplitScore | None = None
     score_name: str = "accuracy"
     chance: Chance | None = None
-    metrics: Mapping[str, SampleFunction] = field(default_factory=dict[str, "SampleFunction"])
+    metrics: Mapping[str, SampleFunction | SplitScore] = field(default_factory=dict[str, "SampleFunction | SplitScore"])
     augment: Callable[[Any, Any, torch.Generator], tuple[Any, Any]] | None = None
     train: bool | Sequence[str] = True
     batch_size: int = 128
@@ -179,10 +182,20 @@ class Task:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not 1 <= value <= MAX_COUNT):
                 found.append(f"{name} must be a whole number from 1 to {MAX_COUNT:,}, got {value}")
+        for name, function in {"score": self.score, **self.metrics}.items():
+            if is_metric(function):
+                found.append(
+                    f"{name} is a metric of a whole split; pass esper.over_split({type(function).__name__}(…))"
+                )
         for name in ("clip", "seed_clip"):
             if getattr(self, name) is not None:
                 set_number(self, name, "a finite number above 0, or None", lambda norm: 0 < norm < math.inf)
         return found
+
+    @property
+    def score_scale(self) -> ScoreScale:
+        """Range and better end of the score."""
+        return self.score.scale if isinstance(self.score, SplitScore) else PERCENT
 
     def count_epoch_samples(self, available: int) -> int:
         """Return the number of training samples in an epoch, given that of the training split."""
@@ -221,7 +234,7 @@ _FIELD_TYPES: dict[str, tuple[Any, str]] = {
     "seed_optimizer": (SGD | AdamW | Optimizer, _OPTIMIZERS),
     "schedule": (Callable, "a function, or a schedule such as esper.cosine()"),
     "loss": ((Callable, NoneType), "a function"),
-    "score": ((Callable, NoneType), "a function"),
+    "score": ((Callable, SplitScore, NoneType), "a function, or esper.over_split(function)"),
     "score_name": (str, "a text"),
     "chance": (Chance | None, "esper.Chance(loss, score)"),
     "metrics": (Mapping, "a dict from names to functions"),

@@ -19,6 +19,7 @@ from esper.common.decisions import describe_planned, parse_decision
 from esper.common.formatting import pluralise
 from esper.common.intervals import IntervalEstimate, t_interval
 from esper.common.plots.scatter import pareto_front
+from esper.common.score_scale import PERCENT, ScoreScale
 
 BARE_HOST = ""
 """Name of the candidate that never grows: the empty plan."""
@@ -42,12 +43,14 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     origin: Origin
     """Source: the bare host, a policy, a plan that was good elsewhere, a draw of the sampler, a variation of the
     best plan, or a comparison."""
+    scale: ScoreScale = PERCENT
+    """Scale of the scores."""
     outcome: Outcome | None = None
     """Outcome of its trial; None while it trains."""
     reason: str | None = None
     """Why its trial failed or broke down; None if it did not."""
     score: float | None = None
-    """Best validation score of its trial, a fraction; None if no step was completed."""
+    """Best validation score of its trial; None if no step was completed."""
     net_return: float | None = None
     """Return of its trial: score gain minus rent and op costs; None if it was not completed."""
     parameter_ratio: float | None = None
@@ -62,7 +65,7 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     fresh_hosts: list[int] = []
     """Number of the host of each of these trainings, from 1. A training that failed is missing."""
     late_gains: list[float] = []
-    """Gain in validation score over the last quarter of each of these trainings, a fraction."""
+    """Gain in validation score over the last quarter of each of these trainings; more is better."""
     score_interval: IntervalEstimate | None = None
     """Mean score on fresh hosts, over hosts and samples; None with fewer than two hosts."""
     test_interval: IntervalEstimate | None = None
@@ -71,7 +74,7 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Objective minus that of the bare host on the same hosts, over hosts and samples, at a level that is corrected for
     the number of finalists; None for the bare host, and with fewer than two hosts."""
     score_gain: IntervalEstimate | None = None
-    """The same for the score."""
+    """The same for the score; more is better."""
     test_score: float | None = None
     """Score on the test split of the network that can be written; None if it was not measured."""
 
@@ -97,9 +100,9 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def best_score(self) -> float | None:
-        """Maximum score of its completed trainings; None if none was completed."""
+        """Best score of its completed trainings; None if none was completed."""
         of_trial = [self.score] if self.outcome == "done" and self.score is not None else []
-        return max([*of_trial, *self.fresh_scores], default=None)
+        return self.scale.best_of([*of_trial, *self.fresh_scores])
 
     @property
     def is_better(self) -> bool:
@@ -108,18 +111,25 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def still_improves(self) -> bool:
-        """True if its score still rose in the last quarter of its fresh trainings, beyond chance."""
+        """True if its score still improved in the last quarter of its fresh trainings, beyond chance."""
         return len(self.late_gains) > 1 and t_interval(self.late_gains).low > 0
 
     def values(self, objective: Objective) -> dict[int, float]:
-        """Return the objective on each fresh host, keyed by its number."""
-        values = self.fresh_scores if objective == "score" else self.fresh_returns
+        """Return the objective on each fresh host, keyed by its number: the return or the score; more is better."""
+        values = map(self.scale.gain, self.fresh_scores) if objective == "score" else self.fresh_returns
         return dict(zip(self.fresh_hosts, values, strict=True))
 
     def trial_value(self, objective: Objective) -> float | None:
-        """Return the objective of its trial; None if it was not completed, or is not finite."""
-        value = self.score if objective == "score" else self.net_return
+        """Return the objective of its trial, see `values`; None if it was not completed, or is not finite."""
+        value = self.net_return
+        if objective == "score":
+            value = None if self.score is None else self.scale.gain(self.score)
         return value if self.outcome == "done" and value is not None and math.isfinite(value) else None
+
+    @property
+    def quality(self) -> float:
+        """`ScoreScale.gain` of its mean score, of which more is better; −∞ if it was not measured."""
+        return -math.inf if self.mean_score is None else self.scale.gain(self.mean_score)
 
 
 def describe_candidate(name: str) -> str:
@@ -146,7 +156,7 @@ def front(candidates: Iterable[Candidate]) -> list[Candidate]:
     measured = [one for one in own if one.mean_score is not None and one.parameter_ratio is not None]
     complete = _complete(measured)
     measured = complete or [one for one in measured if one.outcome == "done"]
-    return pareto_front(measured, lambda one: (one.parameter_ratio or math.nan, one.mean_score or 0.0))
+    return pareto_front(measured, lambda one: (one.parameter_ratio or math.nan, one.quality))
 
 
 def _complete(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -180,39 +190,40 @@ def describe_answer(candidates: Sequence[Candidate], objective: Objective, steps
         reason = f": {host.reason}" if host and host.reason else ""
         return f"no candidate could be trained on fresh hosts{reason}"
     aim = "score" if objective == "score" else "return (score minus rent)"
-    found, ratio = best.test_interval.percent, f"{best.parameter_ratio or math.nan:.3g} times the parameters"
+    scale = best.scale
+    found, ratio = scale.interval(best.test_interval), f"{best.parameter_ratio or math.nan:.3g} times the parameters"
     compared = _describe_comparisons(candidates)
     if host is None or host.test_interval is None:
         return (
             f"{describe_candidate(best.name)}: {found} on the test split, {ratio}; {compared}; your network has broken "
             "down, so there is no comparison"
         )
-    own = host.test_interval.percent
+    own = scale.interval(host.test_interval)
     if best is host:
         answer = f"no candidate has a better {aim} than your network, which has {own} on the test split"
         if cheaper := _better_score(candidates):
             assert cheaper.test_interval is not None
             answer += (
-                f"; {describe_candidate(cheaper.name)} has a better score, {cheaper.test_interval.percent}, but not "
-                "after its rent: --objective score chooses by the score alone"
+                f"; {describe_candidate(cheaper.name)} has a better score, {scale.interval(cheaper.test_interval)}, "
+                "but not after its rent: --objective score chooses by the score alone"
             )
     else:
         assert best.gain is not None
-        gain = f"{best.gain.points} points" if objective == "score" else best.gain.signed
+        gain = scale.interval_of_difference(best.gain) if objective == "score" else best.gain.signed
         answer = (
             f"{describe_candidate(best.name)} has a better {aim} than your network, by {gain}: {found} against {own} "
             f"on the test split, {ratio}"
         )
     wide = next((one.test_interval for one in candidates if one.name == WIDE_HOST), None)
-    if best is not host and wide is not None and wide.mean > best.test_interval.mean:
-        answer += f"; a wider network of this size has {wide.percent}"
+    if best is not host and wide is not None and scale.is_better(wide.mean, best.test_interval.mean):
+        answer += f"; a wider network of this size has {scale.interval(wide)}"
     return f"{answer}; {compared}{_describe_late_gains(best, host, steps)}"
 
 
 def _better_score(candidates: Sequence[Candidate]) -> Candidate | None:
     """Return the candidate with the best score of those whose score is better than the bare host's beyond chance."""
     better = [one for one in _complete(candidates) if one.score_gain is not None and one.score_gain.low > 0]
-    return max(better, key=lambda one: one.mean_score or 0.0, default=None)
+    return max(better, key=lambda one: one.quality, default=None)
 
 
 def _describe_comparisons(candidates: Sequence[Candidate]) -> str:

@@ -13,10 +13,11 @@ from typing import NamedTuple, TypeAlias, get_args
 
 from esper.common.formatting import NOT_MEASURED, format_number, html_text, strip_control
 from esper.common.intervals import IntervalEstimate
-from esper.common.plots.chart import percent
+from esper.common.plots.chart import score_quantity
 from esper.common.plots.scatter import PointKind, Scatter, ScatterPoint, point_glyph
 from esper.common.plots.svg import SvgScatter
 from esper.common.printed_table import PrintedColumn, PrintedTable
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings.candidates.candidates import (
     BARE_HOST,
     COMPARED,
@@ -86,7 +87,7 @@ def rank_candidates(candidates: Sequence[Candidate], objective: Objective) -> li
         if value is not None:
             return 1, -value
         group = 2 if one.outcome is None else 3 if one.outcome == "pruned" else 4
-        return group, -one.score if one.score is not None and math.isfinite(one.score) else math.inf
+        return group, -one.scale.gain(one.score) if one.score is not None and math.isfinite(one.score) else math.inf
 
     return sorted(candidates, key=rank)
 
@@ -139,19 +140,20 @@ def _outcome(one: Candidate, training: Mapping[str, int | None]) -> str:
 
 
 def format_score(one: Candidate) -> str:
-    """Return the score in %: mean and interval over fresh hosts, else that of the trial; a dash if not measured."""
-    return _percent(one.mean_score) if one.score_interval is None else _percent_interval(one.score_interval)
+    """Return the score without its unit: mean and interval over fresh hosts, else that of the trial."""
+    return _format(one.scale, one.mean_score, one.score_interval)
 
 
 def format_test(one: Candidate) -> str:
-    """Return the score on the test split in %: mean and interval over fresh hosts, else that of one network."""
-    return _percent(one.test_score) if one.test_interval is None else _percent_interval(one.test_interval)
+    """Return the score on the test split without its unit: mean and interval over fresh hosts, else that of one
+    network."""
+    return _format(one.scale, one.test_score, one.test_interval)
 
 
-def format_percent(one: Candidate) -> str:
+def format_with_unit(one: Candidate) -> str:
     """Return the score with its unit; a dash if it was not measured."""
     text = format_score(one)
-    return text if text == NOT_MEASURED else f"{text} %"
+    return text if text == NOT_MEASURED else f"{text} {one.scale.unit}".rstrip()
 
 
 def format_return(one: Candidate) -> str:
@@ -226,9 +228,10 @@ def _table(found: Sequence[Standing], score_name: str) -> PrintedTable[Standing]
         shorten=lambda one, width: fit_label(one.candidate, width),
         wanted_width=_WANTED_NAME_COLS,
     )
+    unit = found[0].candidate.scale.unit if found else ""
     columns = [
         name,
-        Column(strip_control(score_name), lambda one: format_score(one.candidate), unit="%", is_right=True),
+        Column(strip_control(score_name), lambda one: format_score(one.candidate), unit=unit, is_right=True),
         Column("return", lambda one: format_return(one.candidate), is_right=True, priority=1),
         Column("params", lambda one: format_ratio(one.candidate), is_right=True),
         Column(TRAININGS, lambda one: str(one.candidate.trials), is_right=True, priority=4),
@@ -236,7 +239,7 @@ def _table(found: Sequence[Standing], score_name: str) -> PrintedTable[Standing]
         Column(OUTCOME, lambda one: one.outcome.ljust(_MIN_OUTCOME_COLS)),
     ]
     if any(format_test(one.candidate) != NOT_MEASURED for one in found):
-        columns.append(Column("test", lambda one: format_test(one.candidate), unit="%", is_right=True, priority=2))
+        columns.append(Column("test", lambda one: format_test(one.candidate), unit=unit, is_right=True, priority=2))
     return PrintedTable(columns, found)
 
 
@@ -250,12 +253,9 @@ def result_columns(found: Sequence[Standing], score_name: str) -> Sequence[Colum
     return _table(found, score_name).columns[1:]
 
 
-def _percent_interval(interval: IntervalEstimate) -> str:
-    return f"{100 * interval.mean:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-
-
-def _percent(fraction: float | None) -> str:
-    return format_number(None if fraction is None else 100 * fraction, ".1f")
+def _format(scale: ScoreScale, value: float | None, interval: IntervalEstimate | None) -> str:
+    """Return a mean and its interval without their unit, else the value; a dash if it was not measured."""
+    return scale.number(value) if interval is None else scale.interval(interval, unit="")
 
 
 def format_table(found: Sequence[Standing], score_name: str, *, width: int | None, limit: int = MAX_ROWS) -> list[str]:
@@ -316,7 +316,7 @@ def candidate_points(found: Sequence[Standing], *, selected: str | None = None) 
                     one.kind,
                     one.is_on_front,
                     label=one.letter,
-                    title=f"{label_of(one.candidate)}: {format_score(one.candidate)} %",
+                    title=f"{label_of(one.candidate)}: {format_with_unit(one.candidate)}",
                     role="key" if one.name == selected else "",
                     y_ends=None if interval is None else (interval.low, interval.high),
                 )
@@ -326,7 +326,9 @@ def candidate_points(found: Sequence[Standing], *, selected: str | None = None) 
 
 def candidate_scatter(found: Sequence[Standing], score_name: str) -> Scatter:
     """Return the chart of score against parameters, with the candidates that have a place in it."""
-    return Scatter(candidate_points(found), percent(strip_control(score_name)), "parameters, × your network")
+    scale = found[0].candidate.scale if found else PERCENT
+    quantity = score_quantity(strip_control(score_name), scale)
+    return Scatter(candidate_points(found), quantity, "parameters, × your network")
 
 
 def format_report(

@@ -13,6 +13,7 @@ from esper.common.formatting import APPROXIMATE, NOT_MEASURED, html_text, plural
 from esper.common.intervals import t_interval
 from esper.common.plots.svg import SvgPlot
 from esper.common.printed_table import PrintedTable
+from esper.common.score_scale import ScoreScale
 from esper.recordings.effects.change import UNCHANGED, Change, changes_of, describe_change
 from esper.recordings.effects.paying import HEADING, PAYS, PayingPlantings
 from esper.recordings.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
@@ -45,7 +46,7 @@ class EpisodeOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     net_return: float
     """Final minus initial validation score, minus rent, costs of ops and penalties."""
     score: float
-    """Final validation score, a fraction."""
+    """Final validation score."""
     parameter_ratio: float
     """Parameters of host and seeds over those of the bare host, at the end."""
     broke_down: bool = False
@@ -92,6 +93,8 @@ class _OfEpisode(_Printable, frozen=True, kw_only=True):
     env: int
     score_name: str
     """Name of the task's score."""
+    score_scale: ScoreScale
+    """Range and better end of the score."""
     reproduction: str
     """How exactly the episode was reproduced, in words."""
     exact: bool
@@ -106,7 +109,14 @@ class _OfEpisode(_Printable, frozen=True, kw_only=True):
 
     def _heading(self) -> Iterator[str]:
         yield f"{self.run}, round {self.round}, env {self.env}: {self.reproduction}"
-        yield f"as recorded: {_describe_end(self.recorded, self.score_name, self.sign)}"
+        yield f"as recorded: {self._describe_end(self.recorded)}"
+
+    def _describe_end(self, end: EpisodeOutcome) -> str:
+        sign, broken = self.sign, ", broke down" if end.broke_down else ""
+        return (
+            f"net return {sign}{end.net_return:+.3f}, {self.score_name} {sign}{self.score_scale.text(end.score)}, "
+            f"parameters {sign}×{end.parameter_ratio:.2f}{broken}"
+        )
 
 
 def _episode_fields(run: str, results: EpisodeResults, unchanged: Simulation) -> dict[str, Any]:
@@ -117,6 +127,7 @@ def _episode_fields(run: str, results: EpisodeResults, unchanged: Simulation) ->
         "round": episode.round,
         "env": episode.env,
         "score_name": episode.started.score_name,
+        "score_scale": episode.started.score_scale,
         "reproduction": str(unchanged.reproduction),
         "exact": unchanged.is_exact,
         "recorded": outcome(unchanged.trajectory),
@@ -153,7 +164,7 @@ class EpisodeReport(_OfEpisode, frozen=True, tag_field="answer", tag="episode", 
             if worth:
                 cells = [
                     f"{sign}{worth.net_return:+.3f}",
-                    f"{sign}{100 * worth.score:+.1f} pp",
+                    f"{sign}{self.score_scale.difference(worth.score)}",
                     f"{sign}{worth.parameter_ratio:+.2f}",
                 ]
             rows.append(
@@ -196,10 +207,10 @@ class ChangeReport(_OfEpisode, frozen=True, tag_field="answer", tag="change", kw
         """Yield the lines of the answer as text."""
         yield from self._heading()
         sign, difference = self.sign, self.difference
-        yield f"{self.change}: {_describe_end(self.changed, self.score_name, sign)}"
+        yield f"{self.change}: {self._describe_end(self.changed)}"
         yield (
             f"difference: net return {sign}{difference.net_return:+.3f}, {self.score_name} "
-            f"{sign}{100 * difference.score:+.1f} pp, parameters {sign}{difference.parameter_ratio:+.2f}"
+            f"{sign}{self.score_scale.difference(difference.score)}, parameters {sign}{difference.parameter_ratio:+.2f}"
         )
         if self.illegal:
             yield (
@@ -415,14 +426,6 @@ def _illegal_steps(change: Change, changed: Trajectory) -> list[int]:
 def _negated(found: MeanEffect) -> MeanEffect:
     low, high = (None if bound is None else -bound for bound in (found.high, found.low))
     return msgspec.structs.replace(found, mean=-found.mean, low=low, high=high, pays=found.costs, costs=found.pays)
-
-
-def _describe_end(end: EpisodeOutcome, score_name: str, sign: str) -> str:
-    broken = ", broke down" if end.broke_down else ""
-    return (
-        f"net return {sign}{end.net_return:+.3f}, {score_name} {sign}{end.score:.1%}, "
-        f"parameters {sign}×{end.parameter_ratio:.2f}{broken}"
-    )
 
 
 def _describe_steps(steps: Sequence[int]) -> str:

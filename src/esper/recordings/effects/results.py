@@ -14,7 +14,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Course of a simulated episode."""
 
     scores: list[float]
-    """Validation score before the first step, then after each step, fractions. After a breakdown there are no more."""
+    """Validation score before the first step, then after each step. After a breakdown there are no more."""
     rewards: list[float]
     """Net reward of each step: gain of the score, minus rent, cost of the op and penalty."""
     parameter_ratios: list[float]
@@ -94,7 +94,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     net_return: float
     """Final minus initial validation score, minus rent, costs of ops and penalties."""
     score: float
-    """Final validation score, a fraction."""
+    """Final validation score."""
     parameter_ratio: float
     """Parameters of host and seeds over those of the bare host, at the end."""
 

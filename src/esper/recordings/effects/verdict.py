@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from esper.common.score_scale import ScoreScale
 from esper.recordings.effects.results import Trajectory
 
 MAX_REMAINING_DROP = 0.5
@@ -15,9 +16,10 @@ class Verdict(NamedTuple):
     """A drop of the score with and without a decision, both at the same step."""
 
     recorded: float
-    """Best score of the episode before the step minus the score after it, a fraction."""
+    """Loss of score from the best one of the episode before the step to the one after it, positive."""
     without: float
-    """The same best score minus the score without the decision; negative if that one is better."""
+    """Loss to the score without the decision; negative if that one is better."""
+    scale: ScoreScale
 
     @property
     def is_confirmed(self) -> bool:
@@ -26,15 +28,11 @@ class Verdict(NamedTuple):
 
     def __str__(self) -> str:
         word = "confirmed" if self.is_confirmed else "refuted"
-        without, recorded = map(_points, (-self.without, -self.recorded))
-        return f"{word}: without it {without} pp instead of {recorded} pp"
+        without, recorded = (self.scale.difference(self.scale.gain(-loss)) for loss in (self.without, self.recorded))
+        return f"{word}: without it {without} instead of {recorded}".replace("-", "−").replace("−0.0 ", "+0.0 ")
 
 
-def _points(change: float) -> str:
-    return f"{round(100 * change, 1) + 0.0:+.1f}".replace("-", "−")  # + 0.0: no −0.0
-
-
-def judge_cause(recorded: Trajectory, without: Trajectory, step: int) -> Verdict | None:
+def judge_cause(recorded: Trajectory, without: Trajectory, step: int, scale: ScoreScale) -> Verdict | None:
     """Return the verdict on a decision as the cause of a drop of the score.
 
     Both scores are compared with the best one of the episode with the decision. The best one without it is no measure:
@@ -44,13 +42,15 @@ def judge_cause(recorded: Trajectory, without: Trajectory, step: int) -> Verdict
         recorded: The simulated episode without a change.
         without: The same without the decision.
         step: Step of the drop, from 2.
+        scale: Scale of the scores.
 
     Returns:
         None if the score did not drop in that step, or is not known in one of the episodes, after a breakdown.
     """
     if step < 2 or min(len(recorded.scores), len(without.scores)) <= step:
         return None
-    best, score, score_without = max(recorded.scores[1:step]), recorded.scores[step], without.scores[step]
+    best = max(map(scale.gain, recorded.scores[1:step]))
+    score, score_without = scale.gain(recorded.scores[step]), scale.gain(without.scores[step])
     if not all(map(math.isfinite, (best, score, score_without))) or score >= best:
         return None
-    return Verdict(best - score, best - score_without)
+    return Verdict(best - score, best - score_without, scale)

@@ -46,7 +46,8 @@ class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     grad_norm: float | None = None
     """L2 norm of the seed's gradient before clipping, mean over the epoch; absent if the seed did not train."""
     contribution: float | None = None
-    """Validation score with all seeds minus the score without this one; absent if not measured."""
+    """Validation score with all seeds minus the score without this one, with the opposite sign if less is better;
+    absent if not measured."""
     contribution_se: float | None = None
     """Standard error of the contribution, paired over the validation samples; absent if not measured."""
     shapley: float | None = None
@@ -182,7 +183,7 @@ class EpisodeEnded(Event, frozen=True, kw_only=True, tag=True):
     score: float
     """Validation score after the last step."""
     best_score: float
-    """Maximum validation score of the episode."""
+    """Best validation score of the episode."""
     episode_return: float
     """Undiscounted sum of the rewards."""
     parameter_ratio: float

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from esper.common.domain import Severity
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings.events.base import Event
 from esper.recordings.events.search import SearchInfo
 
@@ -49,6 +50,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Structures of a family of tasks; empty for another task."""
     score_name: str
     """Name of the task's score."""
+    score_scale: ScoreScale = PERCENT
+    """Range and better end of the score."""
     chance_loss: float
     """Loss of a constant output."""
     chance_score: float

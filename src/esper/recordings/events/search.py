@@ -55,7 +55,7 @@ class TrialEnded(Event, frozen=True, kw_only=True, tag=True):
     reason: str | None = None
     """Why it failed or broke down; absent otherwise."""
     score: float | None = None
-    """Best validation score of the training, a fraction; absent if no step was completed."""
+    """Best validation score of the training; absent if no step was completed."""
     best_step: int | None = None
     """Step of this score; absent like it."""
     net_return: float | None = None
@@ -65,8 +65,8 @@ class TrialEnded(Event, frozen=True, kw_only=True, tag=True):
     seeds: list[str] = []
     """Seeds of this network, such as `conv_heavy in s3`."""
     late_gain: float | None = None
-    """Gain in validation score over the last quarter of the training, a fraction; absent unless it is done, on a fresh
-    host."""
+    """Gain in validation score over the last quarter of the training, positive if it improved; absent unless it is
+    done, on a fresh host."""
 
 
 class CandidateMeasured(Event, frozen=True, kw_only=True, tag=True):
@@ -83,7 +83,7 @@ class CandidateMeasured(Event, frozen=True, kw_only=True, tag=True):
     """Objective minus that of the bare host on the same hosts, at a level that is corrected for the number of
     candidates on fresh hosts; absent for the bare host and for networks that are only compared."""
     score_gain: IntervalEstimate | None = None
-    """The same for the validation score."""
+    """The same for the validation score; positive if it improved."""
 
 
 class NetworkTested(Event, frozen=True, kw_only=True, tag=True):

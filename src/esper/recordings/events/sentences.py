@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from esper.common.domain import Stage
 from esper.common.formatting import format_duration, pluralise
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.common.user_code.code_places import describe_place
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import describe_candidate
@@ -60,7 +61,7 @@ def describe_context(context: ev.EpisodeStarted) -> str:
     return ", ".join([context.structure, *settings])
 
 
-def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
+def describe_event(event: ev.AnyEvent, scale: ScoreScale = PERCENT) -> tuple[str, str] | None:
     """Return severity (info, warning or error) and sentence of an event; None if it has no sentence.
 
     A rollback has none, because the anomaly `governor rollback` describes it.
@@ -106,7 +107,7 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
         case ev.ClockChanged():
             return "warning", _describe_clock(event.seconds)
         case ev.TrialEnded() | ev.NetworkTested() | ev.SearchEnded():
-            return _describe_search(event)
+            return _describe_search(event, scale)
         case ev.RunEnded():
             reason = f": {event.reason}" if event.reason else ""
             return ("error" if event.outcome == "failed" else "info"), f"run {event.outcome}{reason}"
@@ -114,16 +115,16 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return None
 
 
-def _describe_search(event: ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> tuple[str, str]:
+def _describe_search(event: ev.TrialEnded | ev.NetworkTested | ev.SearchEnded, scale: ScoreScale) -> tuple[str, str]:
     match event:
         case ev.TrialEnded(score=float(score)) if event.outcome in ("done", "pruned"):
             where = f"fresh host {event.fresh}, " if event.fresh else "pruned, " if event.outcome == "pruned" else ""
-            return "info", f"{describe_candidate(event.candidate)}: {where}score {score:.1%}"
+            return "info", f"{describe_candidate(event.candidate)}: {where}score {scale.text(score)}"
         case ev.TrialEnded():
             reason = f": {event.reason}" if event.reason else ""
             return "warning", f"{describe_candidate(event.candidate)} {event.outcome}{reason}"
         case ev.NetworkTested():
-            return "info", f"{describe_candidate(event.candidate)}: {event.test_score:.1%} on the test split"
+            return "info", f"{describe_candidate(event.candidate)}: {scale.text(event.test_score)} on the test split"
         case ev.SearchEnded():
             return "info", event.answer
 

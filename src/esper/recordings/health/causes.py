@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from esper.common.domain import Op
+from esper.common.score_scale import ScoreScale
 from esper.recordings.state.series import StepTrace
 
 SCORE_DROP = 0.1
-"""Drop of the score below the best of the episode that counts as a symptom."""
+"""Drop of the score, as it is rewarded, below the best of the episode that counts as a symptom."""
 _MOVING_OPS = frozenset({Op.ADVANCE.label, Op.SET_ALPHA.label, Op.CULL.label})
 """Ops that can move an alpha."""
 
@@ -61,16 +62,22 @@ class _Move(NamedTuple):
     """New formula of the blend; None if it is the same."""
 
 
-def drop_starts(trace: Sequence[StepTrace]) -> list[DropStart]:
-    """Return each step of an episode in which the score begins to be `SCORE_DROP` below its best."""
+def drop_starts(trace: Sequence[StepTrace], scale: ScoreScale, chance: float) -> list[DropStart]:
+    """Return each step of an episode in which the score begins to be `SCORE_DROP` below its best.
+
+    Args:
+        scale: Scale of the score.
+        chance: Score of a constant output.
+    """
     found: list[DropStart] = []
     best, best_index, was_low = -math.inf, 0, False
     for index, step in enumerate(trace):
-        is_low = step.score < best - SCORE_DROP
+        score = scale.fraction(step.score, chance)
+        is_low = score < best - SCORE_DROP
         if is_low and not was_low:
             found.append(DropStart(index, best_index))
-        if step.score >= best:
-            best, best_index = step.score, index
+        if score >= best:
+            best, best_index = score, index
         was_low = is_low
     return found
 

@@ -78,7 +78,7 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
     trace = state.envs[env].trace
     found = (
         _last_start(recent, lambda step: _non_finite(step, slots))
-        or _last_drop(trace, this_round, state.score_name)
+        or _last_drop(trace, this_round, state)
         or _last_start(recent, _skips)
         or _active_anomaly(state, env, recent)
     )
@@ -128,13 +128,15 @@ def _last_start(recent: list[EnvStepStats], find_text: Callable[[EnvStepStats], 
     return None
 
 
-def _last_drop(trace: list[StepTrace], round_: int, score_name: str) -> _Symptom | None:
+def _last_drop(trace: list[StepTrace], round_: int, state: RunState) -> _Symptom | None:
     """Return the last drop of the score; None if there was none."""
-    starts = drop_starts(trace)
+    scale = state.score_scale
+    starts = drop_starts(trace, scale, state.started.chance_score if state.started else 0.0)
     if not starts:
         return None
     step, best = trace[starts[-1].step_index], trace[starts[-1].best_index]
-    text = f"{score_name} fell from {best.score:.1%} to {step.score:.1%}"
+    fell = "fell" if scale.best == "high" else "rose"
+    text = f"{state.score_name} {fell} from {scale.text(best.score)} to {scale.text(step.score)}"
     return _Symptom(Finding(step.seq, round_, step.step, "error", text), best.step)
 
 

@@ -89,7 +89,7 @@ def mean_result(measure: Measure, runs: Sequence[ComparedRun]) -> MeanResult | N
         return None
     if len(values) == 1 or not all(map(math.isfinite, values)):
         return MeanResult(mean=sum(values) / len(values), runs=len(values))
-    interval = t_interval(values).clip(*measure.limits)
+    interval = t_interval(values).clip(*measure.limits_in(runs[0].summary.score_scale))
     return MeanResult(mean=interval.mean, low=interval.low, high=interval.high, runs=len(values))
 
 

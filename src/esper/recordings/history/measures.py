@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from esper.common.formatting import format_duration, format_number, pluralise
+from esper.common.formatting import NOT_MEASURED, format_duration, format_number, pluralise
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings.candidates.candidates import Candidate
 from esper.recordings.history.summary import RoundSummary, RunSummary
 from esper.recordings.state.state import RunState
@@ -43,12 +44,12 @@ class Measure:
     """Heading of its column in lists."""
     definition: str
     """Definition, in a few words that continue the name, for help and tooltips."""
-    unit: Literal["count", "%", "return", "× host", "s", "1/s"] = "count"
-    """Unit; `%` stands for a fraction from 0 to 1 that screens show in percent."""
+    unit: Literal["count", "score", "return", "× host", "s", "1/s"] = "count"
+    """Unit; a score has the unit and the direction of its `ScoreScale`."""
     limits: tuple[float, float] = (0.0, math.inf)
-    """Minimum and maximum that the number can have."""
+    """Minimum and maximum that the number can have; see `limits_in`."""
     is_less_better: bool = False
-    """True if a smaller number is better."""
+    """True if a smaller number is better; see `is_less_better_in`."""
     column_priority: int | None = None
     """Priority of its column in lists of runs; lower numbers get room first. None for a column only while a list is
     sorted by it."""
@@ -95,20 +96,36 @@ class Measure:
 
     def label(self, score: str) -> str:
         """Return the short name with that of the task's score."""
-        return f"{self.short} {score}" if self.unit == "%" else self.short
+        return f"{self.short} {score}" if self.unit == "score" else self.short
 
-    def text(self, value: float | None) -> str:
-        """Return the number, or a mean of it over runs or rounds, as text."""
+    def limits_in(self, scale: ScoreScale) -> tuple[float, float]:
+        """Return minimum and maximum that the number can have, given the scale of the score."""
+        return scale.limits if self.unit == "score" else self.limits
+
+    def is_less_better_in(self, scale: ScoreScale) -> bool:
+        """Return True if a smaller number is better, given the scale of the score."""
+        return scale.best == "low" if self.unit == "score" else self.is_less_better
+
+    def text(self, value: float | None, scale: ScoreScale = PERCENT) -> str:
+        """Return the number, or a mean of it over runs or rounds, as text.
+
+        Args:
+            scale: Scale of the task's score.
+        """
+        if value is None:
+            return NOT_MEASURED
+        if self.unit == "score":
+            return scale.text(value)
         if self.unit == "s":
             return format_duration(value)
-        is_mean_count = self.unit == "count" and value is not None and not value.is_integer()
-        specs = {"%": ".1%", "return": "+.3f", "× host": ".2f"}
+        is_mean_count = self.unit == "count" and not value.is_integer()
+        specs = {"return": "+.3f", "× host": ".2f"}
         return format_number(value, ",.1f" if is_mean_count else specs.get(self.unit, ",.0f"))
 
-    def difference_text(self, value: float) -> str:
-        """Return the difference between two values of the number as text with a sign."""
-        if self.unit == "%":
-            return f"{format_number(100 * value, '+.1f')} pp"
+    def difference_text(self, value: float, scale: ScoreScale = PERCENT) -> str:
+        """Return the difference between two values of the number as text with a sign. Arguments are as in `text`."""
+        if self.unit == "score":
+            return scale.difference(value)
         if self.unit == "s":
             return f"{'-' if value < 0 else '+'}{format_duration(abs(value))}"
         specs = {"return": "+.3f", "× host": "+.2f"}
@@ -128,14 +145,13 @@ BEST = Measure(
     key="best",
     name="best {score} at any step",
     short="best env",
-    definition="the maximum of all envs and steps, a single env at a single step; of a growth, in the trainings of its "
+    definition="the best of all envs and steps, a single env at a single step; of a growth, in the trainings of its "
     "answer",
-    unit="%",
-    limits=(0.0, 1.0),
+    unit="score",
     column_priority=9,
     of_candidate=lambda candidate: candidate.best_score,
     candidate_name="best {score} of a training",
-    of_state=lambda state: max((env.best_score for env in state.envs if env.best_score is not None), default=None),
+    of_state=lambda state: state.best_env.best_score if state.best_env else None,
 )
 LAST_SCORE = Measure(
     key="score",
@@ -143,8 +159,7 @@ LAST_SCORE = Measure(
     short="last",
     definition="at the end of the last finished round, median over the envs; of a growth, that of its answer, mean "
     "over fresh hosts",
-    unit="%",
-    limits=(0.0, 1.0),
+    unit="score",
     column_priority=1,
     of_candidate=lambda candidate: candidate.mean_score,
     candidate_name="{score}",
@@ -205,8 +220,7 @@ MEASURES: dict[str, Measure] = {
             name=f"last ≤{SMOOTHED_ROUNDS} rounds: median {{score}}",
             short="smoothed",
             definition=f"the median of each round, mean over up to {SMOOTHED_ROUNDS} last rounds",
-            unit="%",
-            limits=(0.0, 1.0),
+            unit="score",
             of_state=_smoothed_score,
         ),
         LAST_PARAMETERS,

@@ -31,6 +31,7 @@ from esper.common.filters import (
 from esper.common.filters import complete_filter as complete
 from esper.common.filters import parse_filter as parse
 from esper.common.formatting import format_config_value, suggest
+from esper.common.score_scale import common_scale
 from esper.recordings.history.measures import listed_measures
 from esper.recordings.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.recordings.history.run_status import LIVE_STATES
@@ -126,8 +127,10 @@ def _vocabulary(runs: Sequence[RunInfo], keys: Sequence[str]) -> Vocabulary[RunI
         keys: Configuration keys, in the order in which they are completed.
     """
     settings = dict.fromkeys(keys, partial(_compare_setting, runs))
+    parse_score = parse_fraction if common_scale(info.score_scale for info in runs).is_percent else parse_number
+    parsers = {"score": parse_score, "s": _parse_duration}
     numbers = {
-        name: compare_number(measure.of, _UNIT_PARSERS.get(measure.unit, parse_number))
+        name: compare_number(measure.of, parsers.get(measure.unit, parse_number))
         for name, measure in listed_measures().items()
     }
     numbers |= {
@@ -153,10 +156,6 @@ def _parse_duration(name: str, text: str) -> float:
         error = IncompleteFilterError if re.fullmatch(r"[\d.]*(mi)?", text) else FilterError
         raise error(f"expected a number with a unit after '{name}' (s, min, h, d, w), as in {name}<2d; got '{text}'")
     return float(found[1]) * _SECONDS[found[2]]
-
-
-_UNIT_PARSERS = {"%": parse_fraction, "s": _parse_duration}
-"""Functions that parse what a measure is compared with, keyed by its unit, if it is no ordinary number."""
 
 
 def _compare_setting(runs: Sequence[RunInfo], key: str, symbol: str, value: str) -> Predicate[RunInfo]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings.files.notes import RunNotes, read_notes
 from esper.recordings.files.reader import OtherSchemaError, RecordingReader
 from esper.recordings.files.segments import ReadError, list_segments, packed_path
@@ -55,6 +56,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Resolved configuration, keyed like `ppo.gamma`."""
     score_name: str | None = None
     """Name of the task's score."""
+    score_scale: ScoreScale = PERCENT
+    """Range and better end of the score."""
     envs: int | None = None
     """Number of envs."""
     steps: int | None = None
@@ -179,6 +182,7 @@ def _recorded_values(state: RunState) -> dict[str, Any]:
         "seed": started.seed,
         "config": flat_config(started.config),
         "score_name": started.score_name,
+        "score_scale": started.score_scale,
         "envs": len(started.lanes),
         "steps": started.steps,
         "round": state.round,

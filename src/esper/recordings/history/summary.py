@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from esper.common.score_scale import ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.state.search_state import SearchState
 from esper.recordings.state.series import BlueprintStats, FiveNumbers, five_numbers
@@ -18,7 +19,7 @@ class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     round: int
     score: FiveNumbers
-    """Minimum, quartiles and maximum of the validation score at the end of the episodes, fractions."""
+    """Minimum, quartiles and maximum of the validation score at the end of the episodes."""
     episode_return: float
     """Undiscounted return, mean over the envs."""
     parameter_ratio: float
@@ -41,7 +42,7 @@ def summarise_round(number: int, episodes: Collection[ev.EpisodeEnded]) -> Round
 
 
 class BestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Maximum validation score, and where it was first reached; of a growth, in the trainings of its answer."""
+    """Best validation score, and where it was first reached; of a growth, in the trainings of its answer."""
 
     score: float
     env: int
@@ -109,6 +110,8 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Number of steps of an episode."""
     score_name: str
     """Name of the task's score."""
+    score_scale: ScoreScale
+    """Range and better end of the score."""
     steps_done: int = 0
     """Number of completed steps over all rounds."""
     env_steps: int = 0

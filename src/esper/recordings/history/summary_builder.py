@@ -51,6 +51,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         rounds=started.rounds,
         steps=started.steps,
         score_name=started.score_name,
+        score_scale=started.score_scale,
         steps_done=state.steps_done,
         seeds={blueprint: BlueprintSummary.from_stats(record) for blueprint, record in state.blueprints.items()},
         habits=state.habits,
@@ -130,13 +131,17 @@ class _SummaryBuilder:
 
     def _note_score(self, event: ev.EnvStepped | ev.EpisodeEnded) -> None:
         best = self._summary.best
-        if math.isfinite(event.score) and (best is None or event.score > best.score):
+        if math.isfinite(event.score) and (
+            best is None or self._summary.score_scale.is_better(event.score, best.score)
+        ):
             step = self._steps.get(event.env, 0)
             self._summary.best = BestResult(score=event.score, env=event.env, round=event.round, step=step)
 
     def _add_training(self, event: ev.TrialEnded) -> None:
         best, score, step = self._best_of.get(event.candidate), event.score, event.best_step
-        if event.outcome != "done" or score is None or step is None or (best is not None and score <= best.score):
+        if event.outcome != "done" or score is None or step is None:
+            return
+        if best is not None and not self._summary.score_scale.is_better(score, best.score):
             return
         self._best_of[event.candidate] = BestResult(score=score, env=event.env, round=event.round, step=step)
 

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.state.series import append_bounded
 
@@ -93,9 +94,9 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         )  # fmt: skip
         append_bounded(self.recent, step, MAX_STEPS)
 
-    def fold_end(self, event: ev.EpisodeEnded) -> None:
-        """Process the end of an episode of this env."""
-        scores = [step.score for step in self.episode if step.round == event.round]
+    def fold_end(self, event: ev.EpisodeEnded, scale: ScoreScale) -> None:
+        """Process the end of an episode of this env, given the scale of the score."""
+        scores = [scale.gain(step.score) for step in self.episode if step.round == event.round]
         best = scores.index(max(scores)) if scores else 0
         end = EpisodeEnd(event.round, event.score, max(len(scores) - 1 - best, 0), self.structure)
         append_bounded(self.ends, end, MAX_EPISODES)
@@ -256,6 +257,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     slots: list[str] = []
     """Names of the slots."""
     score_name: str = ""
+    score_scale: ScoreScale = PERCENT
+    chance_score: float = 0.0
     """Name of the task's score; empty before the run has started."""
     chance_loss: float | None = None
     """Loss of a constant output; None before the run has started."""
@@ -276,6 +279,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     def fold_start(self, event: ev.RunStarted) -> None:
         """Process the start of a run."""
         self.slots, self.score_name, self.chance_loss = event.slot_names, event.score_name, event.chance_loss
+        self.score_scale, self.chance_score = event.score_scale, event.chance_score
         self.chance_by_structure = {structure.name: structure.chance_loss for structure in event.structures}
         self.rounds = event.rounds
         self.is_search = event.search is not None
@@ -321,7 +325,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Process the end of an episode of an env."""
         env = self.envs.get(event.env)
         if env is not None:
-            env.fold_end(event)
+            env.fold_end(event, self.score_scale)
 
     def fold_update(self, event: ev.PolicyUpdated) -> None:
         """Process an update of the policy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.events.sentences import describe_event, describe_group
 
@@ -24,13 +25,13 @@ class LogLine(msgspec.Struct, kw_only=True, frozen=True):
     """Number of steps of the run that had ended before the event."""
 
 
-def make_log_line(event: ev.AnyEvent, step: int) -> LogLine | None:
+def make_log_line(event: ev.AnyEvent, step: int, scale: ScoreScale = PERCENT) -> LogLine | None:
     """Return the log line of an event; None if the event is not logged.
 
     Args:
         step: Number of steps of the run that had ended before it.
     """
-    described = describe_event(event)
+    described = describe_event(event, scale)
     if described is None:
         return None
     severity, text = described

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from esper.common.formatting import pluralise
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings.candidates.candidates import BARE_HOST, COMPARED, Candidate, Origin, front
 from esper.recordings.candidates.report import (
     Standing,
     best_candidate,
     count_outcomes,
-    format_percent,
     format_ratio,
+    format_with_unit,
     label_of,
     standings,
 )
@@ -49,6 +48,8 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     info: SearchInfo
     """Budget and aim."""
+    scale: ScoreScale = PERCENT
+    """Scale of the scores."""
     candidates: list[Candidate] = []
     """Candidates in the order of their first trials."""
     training: dict[int, Training] = {}
@@ -90,9 +91,9 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if best is None:
             return "no trial is done yet"
         if best.name == BARE_HOST:
-            return f"best so far: your network, {format_percent(best)}"
-        own = f"; your network {format_percent(host)}" if host is not None else ""
-        return f"best so far: {label_of(best)}, {format_percent(best)}, {format_ratio(best)} parameters{own}"
+            return f"best so far: your network, {format_with_unit(best)}"
+        own = f"; your network {format_with_unit(host)}" if host is not None else ""
+        return f"best so far: {label_of(best)}, {format_with_unit(best)}, {format_ratio(best)} parameters{own}"
 
     def describe_counts(self) -> str:
         """Return how many candidates there are, and how their trials ended: `14 candidates: 9 done, 4 pruned`.
@@ -152,7 +153,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
             case TrialStarted():
                 self.training[event.env] = Training(event.candidate, event.origin, event.fresh)
                 if self.find(event.candidate) is None:
-                    self.candidates.append(Candidate(name=event.candidate, origin=event.origin))
+                    self.candidates.append(Candidate(name=event.candidate, origin=event.origin, scale=self.scale))
             case TrialEnded():
                 self._end_trial(event)
             case CandidateMeasured():
@@ -181,7 +182,8 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         elif event.outcome == "done" and event.score is not None and event.net_return is not None:
             if event.fresh in found.fresh_hosts:  # a comparison with a later answer
                 found.fresh_scores, found.fresh_returns, found.fresh_hosts, found.late_gains = [], [], [], []
-            is_best = event.score > max(found.fresh_scores, default=-math.inf)
+            best = self.scale.best_of(found.fresh_scores)
+            is_best = best is None or self.scale.is_better(event.score, best)
             found.fresh_scores.append(event.score)
             found.fresh_returns.append(event.net_return)
             found.fresh_hosts.append(event.fresh)
@@ -196,4 +198,4 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         kept = {BARE_HOST, *(one.name for one in self.front)}
         ended = [one for one in self.candidates if one.outcome and one.name not in kept]
         if ended:
-            self.candidates.remove(min(ended, key=lambda one: one.score or 0.0))
+            self.candidates.remove(min(ended, key=lambda one: one.quality))

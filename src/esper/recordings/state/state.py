@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeAlias, final
 import msgspec
 
 from esper.common.domain import Stage, StepNumber
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.events.codec import encode_json, make_decoder
 from esper.recordings.events.sentences import UNLOGGED_EVENTS
@@ -168,13 +169,21 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.time = event.time
         kind = type(event)
         self._folds[kind](self, event)
-        if kind not in UNLOGGED_EVENTS and (line := make_log_line(event, self.steps_done)) is not None:
+        if (
+            kind not in UNLOGGED_EVENTS
+            and (line := make_log_line(event, self.steps_done, self.score_scale)) is not None
+        ):
             append_bounded(self.log, line, MAX_LOG_LINES)
 
     @property
     def score_name(self) -> str:
         """Name of the task's score."""
         return self.started.score_name if self.started else "accuracy"
+
+    @property
+    def score_scale(self) -> ScoreScale:
+        """Scale of the task's score."""
+        return self.started.score_scale if self.started else PERCENT
 
     @property
     def players(self) -> Collection[int]:
@@ -259,7 +268,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def best_env(self) -> EnvState | None:
         """The env that was the first to reach the best score of the run; None before the first measurement."""
         measured = [env for env in self.envs if env.best_score is not None]
-        return max(measured, key=lambda env: (env.best_score, -env.best_after), default=None)
+        scale = self.score_scale
+        return max(measured, key=lambda env: (scale.gain(env.best_score or 0.0), -env.best_after), default=None)
 
     def active_anomalies(self) -> list[Anomaly]:
         """Return the anomalies that have not ended: errors first, then by start, newest first."""
@@ -271,7 +281,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.start_time = event.time
             self.envs = [EnvState(env=i, lane=lane) for i, lane in enumerate(event.lanes)]
         if event.search is not None:
-            self.search = self.search or SearchState(info=event.search)
+            self.search = self.search or SearchState(info=event.search, scale=event.score_scale)
             self.search.resume(event.search)
         self.started = event
         self.status = "running"
@@ -335,7 +345,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _note_score(self, env: EnvState, score: float, step: int) -> None:
         """Update the best score of an env with one that was measured after a step of the current round."""
-        if math.isfinite(score) and (env.best_score is None or score > env.best_score):
+        if math.isfinite(score) and (env.best_score is None or self.score_scale.is_better(score, env.best_score)):
             env.best_score = score
             env.best_after = StepNumber(self.round, step).steps_done(self.started.steps if self.started else 0)
 

@@ -18,6 +18,7 @@ from esper.sanctum.keys import bindings_of
 from esper.sanctum.screens.checkpoint_picker import existing_checkpoints
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.source import RunSource
+from esper.sanctum.symbols import score_text
 from esper.sanctum.view import TOAST_SECONDS, EffectNeeded, ResumeRun, ViewState
 
 NextStep: TypeAlias = Literal["resume", "replay", "harvest", "what-if", "evaluate"]
@@ -69,7 +70,7 @@ class NextStepsActions(NavigationActions, HarvestActions):
                 steps.append(Choice("h", f"harvest: write the network of env {best.env:02d} as files", "harvest"))
             if state.update is not None:  # else the policy has learned nothing
                 steps.append(Choice("e", "evaluate: copy the command that tests the policy", "evaluate"))
-        score = f", {state.score_name} {100 * best.latest.score:.1f} %" if best.latest else ""
+        score = f", {state.score_name} {score_text(best.latest.score, state.score_scale)}" if best.latest else ""
         is_past = not outcome.has_ended and self.source.playback is not None
         status = "The past of the run" if is_past else f"Run {outcome.brief}"
         heading = f"{status}. Best env of round {state.round}: {best.env:02d}{score}"
@@ -107,4 +108,4 @@ class NextStepsActions(NavigationActions, HarvestActions):
 def best_env_of_round(state: RunState) -> EnvState | None:
     """Return the env with the best last score of the round, or of the previous one if no env has stepped since."""
     measured = [env for env in state.envs if env.latest is not None and env.rolled_back is None]
-    return max(measured, key=lambda env: env.latest.score if env.latest else 0.0, default=None)
+    return max(measured, key=lambda env: state.score_scale.gain(env.latest.score) if env.latest else 0.0, default=None)

@@ -18,7 +18,7 @@ from esper.common.formatting import format_bytes, format_time_of_day, pluralise,
 from esper.recordings.events import CheckpointSaved
 from esper.sanctum.keys import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
-from esper.sanctum.symbols import Cell, percent_cell
+from esper.sanctum.symbols import Cell, score_cell, score_heading
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Row
 from esper.sanctum.widgets.row_list import Column, RowList, append_cells, fit_columns
@@ -84,12 +84,21 @@ class CheckpointList(RowList[str]):
         return rows
 
     def _columns(self) -> list[Column[CheckpointSaved]]:
-        score = f"{strip_control(short_score_name(self.view.source.live_state.score_name))} %"
+        state = self.view.source.live_state
+        score = score_heading(short_score_name(state.score_name), state.score_scale)
         return [
             Column("round", "round", 5, 8, lambda saved, _: Cell(str(saved.round)), 0, is_right=True),
             Column("step", "step", 4, 8, lambda saved, _: Cell(str(saved.step)), 0, is_right=True),
             Column("time", "time", 8, 8, lambda saved, _: Cell(format_time_of_day(saved.written or saved.time)), 1),
-            Column("score", score, len(score), 8, lambda saved, _: percent_cell(saved.score), 2, is_right=True),
+            Column(
+                "score",
+                score,
+                len(score),
+                8,
+                lambda saved, _: score_cell(saved.score, state.score_scale),
+                2,
+                is_right=True,
+            ),
             Column("size", "size", 4, 9, lambda saved, _: Cell(format_bytes(saved.bytes)), 3, is_right=True),
             Column("origin", "origin", 6, _MAX_ORIGIN_COLS, lambda saved, _: Cell(strip_control(saved.origin)), 4),
         ]

@@ -10,6 +10,7 @@ from textual.geometry import Size
 
 from esper.common.decisions import describe_decision
 from esper.common.formatting import short_score_name, strip_control
+from esper.common.score_scale import ScoreScale
 from esper.recordings.events import EnvStepped
 from esper.recordings.state.series import decision_of
 from esper.recordings.state.state import EnvState
@@ -22,8 +23,9 @@ from esper.sanctum.symbols import (
     is_scale_too_small,
     norm_cell,
     number_cell,
-    percent_cell,
     scale_cell,
+    score_cell,
+    score_heading,
 )
 from esper.sanctum.view import EffectNeeded, ExplanationNeeded
 from esper.sanctum.widgets.env_decision import EnvDecision
@@ -141,7 +143,7 @@ class EnvStep(EnvPanel):
             return self.wrapped_message("no step yet in this round", size.width)
         decision = strip_control(describe_decision(decision_of(step)))
         lines = [self.line(" op ", "dim").append(ellipsise(decision, size.width - 4), "bright")]
-        values, rows = _values(step, self.state.score_name), size.height - 1
+        values, rows = _values(step, self.state.score_name, self.state.score_scale), size.height - 1
         if size.width >= 2 * _PAIR_COLS:
             columns = [values[:rows], self._rewards(step, rows)]
         else:
@@ -165,12 +167,12 @@ class EnvStep(EnvPanel):
         return [(strip_control(name), number_cell(value, 3, 3, signed=True)) for name, value in pairs]
 
 
-def _values(step: EnvStepped, score: str) -> list[tuple[str, Cell]]:
+def _values(step: EnvStepped, score: str, scale: ScoreScale) -> list[tuple[str, Cell]]:
     """Name and value of each quantity of a step, most important first."""
     values = [
         ("loss", number_cell(step.loss, 3, 3)),
         ("train loss", number_cell(step.train_loss, 3, 3)),
-        (f"train {strip_control(short_score_name(score))} %", percent_cell(step.train_score)),
+        (f"train {score_heading(short_score_name(score), scale)}", score_cell(step.train_score, scale)),
         ("host norm", norm_cell(step.grad_norm)),
         ("op chance", number_cell(step.op_probability, 3, 3)),
         ("value", number_cell(step.value, 3, 3)),

@@ -29,9 +29,11 @@ from esper.sanctum.symbols import (
     STAGE_BY_LETTER,
     STAGES,
     Cell,
-    percent_cell,
-    points_cell,
+    gain_cell,
+    lost_without,
     return_cell,
+    score_cell,
+    score_heading,
     shorten_name,
     slot_labels,
 )
@@ -159,8 +161,8 @@ class GrowthChart(EnvRowsPanel):
         self.panel_subtitle = self.position_text if shown else None
         loss = _median_loss(self.state.envs)
         if self.panel_subtitle and loss is not None:
-            lost = points_cell(loss).text.strip().removeprefix("+")
-            self.panel_subtitle += f"  without its best seed, the median env loses {lost} pp"
+            lost = self.state.score_scale.difference(loss).removeprefix("+")
+            self.panel_subtitle += f"  without its best seed, the median env loses {lost}"
         worst = self.view.severity_by_env()
         heading = self._heading(started, f"{first}–{first + steps - 1}", strip_width + name_width).row(width)
         rows: list[Row] = [heading * columns]
@@ -183,7 +185,7 @@ class GrowthChart(EnvRowsPanel):
         line = self.line("env   ", "head")
         for label in slot_labels(started.slot_names, slot_width):
             line.append_fitted(f"{label} {steps}", slot_width, "head").append(" ")
-        return line.append(f"{strip_control(short_score_name(started.score_name))} %", "head")
+        return line.append(score_heading(short_score_name(started.score_name), started.score_scale), "head")
 
     def _row(
         self,
@@ -217,7 +219,7 @@ class GrowthChart(EnvRowsPanel):
                 )
             line.append(" ")
         return line.append_cell(
-            percent_cell(env.stepped.score if env.stepped else None), "bright" if selected else None
+            score_cell(env.stepped.score if env.stepped else None, started.score_scale), "bright" if selected else None
         )
 
 
@@ -271,7 +273,7 @@ class BlueprintTable(CyclingPanel):
         sort_column = list(columns)[self.num_skipped % len(columns)]
         self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
-        self.panel_subtitle = f"{strip_control(self.state.score_name)} lost without it, pp"
+        self.panel_subtitle = lost_without(self.state)
         if _EFFECT in columns and self.screen.size.width >= _WIDE_SCREEN_COLS:
             self.panel_subtitle = f"contribution: {self.panel_subtitle}  effect: on the return"
         room = max(size.height - 2, 0)
@@ -319,7 +321,7 @@ class BlueprintTable(CyclingPanel):
             width, value = _BLUEPRINT_COLUMNS[heading]
             shown = value(record, effects)
             if heading == _CONTRIBUTION:
-                line.append(" " * (width - 6)).append_cell(points_cell(shown), "bright")
+                line.append(" " * (width - 6)).append_cell(gain_cell(shown, self.state.score_scale), "bright")
             elif heading == _EFFECT:
                 line.append_cell(_effect(effects, width))
             else:

@@ -220,6 +220,7 @@ class RootCauseList(MomentList):
         state, env = view.source.state, view.selected_env
         self._view = view
         self._cause = find_root_cause(state, env)
+        self._scale = state.score_scale
         # A copy, because a live run continues.
         self._env = msgspec.structs.replace(state.envs[env], trace=list(state.envs[env].trace))
         self._tests: dict[int, _Test] = {}
@@ -291,7 +292,7 @@ class RootCauseList(MomentList):
             changed = known.without(cause.decision_step)
             if changed is None:
                 continue
-            verdict = judge_cause(known.unchanged.trajectory, changed.trajectory, symptom.step)
+            verdict = judge_cause(known.unchanged.trajectory, changed.trajectory, symptom.step, self._scale)
             unknown = f"no verdict: without it, step {symptom.step} is not reached or has no such score"
             is_confirmed = None if verdict is None else verdict.is_confirmed
             tests[cause.decision_step] = _Test(f"{mark}{verdict or unknown}", is_confirmed)

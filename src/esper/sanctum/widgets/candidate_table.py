@@ -16,9 +16,9 @@ from esper.recordings.candidates.report import (
     Standing,
     describe_reason,
     fit_label,
-    format_percent,
     format_return,
     format_test,
+    format_with_unit,
     label_of,
     result_columns,
 )
@@ -168,10 +168,10 @@ class CandidateDetail(Panel):
         if candidate.seeds:
             texts.append(f"network of the best score: {', '.join(map(strip_control, candidate.seeds))}")
         if candidate.fresh_scores:
-            scores = ", ".join(f"{score:.1%}" for score in candidate.fresh_scores)
+            scores = ", ".join(candidate.scale.text(score) for score in candidate.fresh_scores)
             trainings = pluralise(len(candidate.fresh_scores), "fresh host")
-            texts.append(f"{format_percent(candidate)}, return {format_return(candidate)} on {trainings}: {scores}")
+            texts.append(f"{format_with_unit(candidate)}, return {format_return(candidate)} on {trainings}: {scores}")
         if (tested := format_test(candidate)) != NOT_MEASURED:
-            texts[0] += f"; {tested} % on the test split"
+            texts[0] += f"; {tested} {candidate.scale.unit}".rstrip() + " on the test split"
         lines += [self.line(f" {row}") for text in texts for row in wrap_cells(text, size.width - 1)]
         return lines[: size.height]

@@ -9,8 +9,9 @@ from textual.binding import BindingType
 
 from esper.common.formatting import format_return, strip_control
 from esper.common.plots.axis import next_nice
-from esper.common.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent
+from esper.common.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent, score_quantity
 from esper.common.plots.labels import Label, labels_width
+from esper.common.score_scale import ScoreScale
 from esper.recordings.history.curves import POPULATION, split_name
 from esper.sanctum.keys import bindings_of
 from esper.sanctum.view import ViewState
@@ -32,7 +33,6 @@ _GIB = Quantity("", "GiB", 2.0**-30, 0.0)
 _QUANTITIES = {
     "gradient norm": _COUNT,
     "seed gradient norm": _COUNT,
-    "contribution": Quantity("", "pp", 100.0),
     "parameters": Quantity("", "×host", low=0.0),
     "return": Quantity("", text_of=format_return),
     "mean return": Quantity("", text_of=format_return),
@@ -150,7 +150,9 @@ class CurveChart(ChartPanel):
             return None
         curves = self._named_curves() if self.group.owner else self._population_curves()
         return Chart(
-            quantity=quantity_of(self.group.quantity, self.group.title, {self.state.score_name}),
+            quantity=quantity_of(
+                self.group.quantity, self.group.title, {self.state.score_name}, self.state.score_scale
+            ),
             x_axis=self._x_axis(),
             curves=curves,
             band=None if self.group.owner else (self._quartile("lower"), self._quartile("upper")),
@@ -199,15 +201,19 @@ class CurveChart(ChartPanel):
         return XAxis("run step" if axis == "step" else axis, *self._x_limits(), axis, axis == "time")
 
 
-def quantity_of(name: str, title: str, scores: Collection[str]) -> Quantity:
+def quantity_of(name: str, title: str, scores: Collection[str], scale: ScoreScale) -> Quantity:
     """Return a recorded quantity with its unit and limits.
 
     Args:
         title: Name that the chart shows.
         scores: Names of the scores of the shown tasks.
+        scale: Scale of the scores.
     """
     if name.removeprefix("train ").removeprefix("final ") in scores:
-        return percent(strip_control(title))
+        return score_quantity(strip_control(title), scale)
+    if name == "contribution":
+        factor = 100.0 if scale.is_percent else 1.0
+        return Quantity(strip_control(title), scale.difference_unit, factor)
     return _QUANTITIES.get(name, Quantity(""))._replace(name=strip_control(title))
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from esper.common.domain import Stage
 from esper.common.formatting import short_score_name, strip_control
+from esper.common.plots.axis import finite_range
 from esper.common.plots.sparkline import sample_to_width, sparkline
 from esper.recordings.candidates.report import fit_name
 from esper.recordings.events import RunStarted, SlotReading
@@ -19,9 +20,10 @@ from esper.sanctum.symbols import (
     SEVERITIES,
     STAGES,
     number_cell,
-    percent_cell,
     return_cell,
     scale_cell,
+    score_cell,
+    score_heading,
     shorten_name,
     slot_labels,
 )
@@ -209,10 +211,10 @@ def header_row(
     Returns:
         The line, and for each column its range of terminal columns and its name.
     """
-    score_name, slots = started.score_name, started.slot_names
-    score, score_width = f"{strip_control(score_name)} %", 5 + layout.gap + layout.sparkline
+    score_name, scale, slots = started.score_name, started.score_scale, started.slot_names
+    score, score_width = score_heading(score_name, scale), 5 + layout.gap + layout.sparkline
     if len(score) + (sort_column == "score") >= score_width + layout.gap:
-        score = f"{strip_control(short_score_name(score_name))} %"
+        score = score_heading(short_score_name(score_name), scale)
     names = ["" for _ in slots] if layout.stages_only else slot_labels(slots, layout.slot + layout.gap - 1)
     columns = [("env", "env".rjust(1 + layout.digits), layout.label), ("score", score, score_width)]
     columns += [("return", "return", 6), *((slot, name, layout.slot) for slot, name in zip(slots, names, strict=True))]
@@ -312,10 +314,11 @@ def _draw_values(
     layout: Layout, started: RunStarted, env: EnvState, score_role: str | None, idle: str | None
 ) -> StyledText:
     """Draw the columns of a row after the first."""
-    gap, step = " " * layout.gap, env.latest
-    line = StyledText().append_cell(percent_cell(step.score if step else None), score_role).append(gap)
+    gap, step, scale = " " * layout.gap, env.latest, started.score_scale
+    line = StyledText().append_cell(score_cell(step.score if step else None, scale), score_role).append(gap)
     samples = sample_to_width(env.scores, min(started.steps, SERIES_POINTS), layout.sparkline)
-    line.append(sparkline(samples, 0.0, 1.0), "spark").append(gap)
+    low, high = (0.0, 1.0) if scale.is_percent else finite_range(env.scores) or (0.0, 1.0)
+    line.append(sparkline(samples, low, high), "spark").append(gap)
     episode_return = return_cell(env.latest_return)
     if env.rolled_back:
         line.append(INACTIVE_LABEL.rjust(len(episode_return.text)), "error")

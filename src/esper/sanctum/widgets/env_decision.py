@@ -22,10 +22,11 @@ from esper.sanctum.symbols import (
     Cell,
     compact_cell,
     ellipsise,
+    gain_cell,
     head_label,
     percent_cell,
-    points_cell,
     return_cell,
+    score_text,
     wrap_cells,
 )
 from esper.sanctum.view import ViewState
@@ -169,7 +170,7 @@ class EnvDecision(EnvPanel):
                 yield f"press {keys['detail.without']} for its effect, {keys['detail.effects']} for all effects", "dim"
             return
         unchanged, without = known.unchanged.trajectory, changed.trajectory
-        scores = (f"{percent_cell(play.final_score).text.strip()} %" for play in (without, unchanged))
+        scores = (score_text(play.final_score, self.state.score_scale) for play in (without, unchanged))
         returns = (return_cell(play.net_return).text.strip() for play in (without, unchanged))
         text = f"without it: {' instead of '.join(scores)}, return {' instead of '.join(returns)}"
         if without.broke_down:
@@ -205,7 +206,8 @@ class EnvDecision(EnvPanel):
     def _heading(self, width: int) -> Line:
         if not self._effects:
             return self.line(" decisions", "head")
-        columns = "pp".rjust(_POINTS_COLS) + ("return".rjust(_RETURN_COLS) if width >= _WIDE_COLS else "")
+        unit = self.state.score_scale.difference_unit or "score"
+        columns = unit.rjust(_POINTS_COLS) + ("return".rjust(_RETURN_COLS) if width >= _WIDE_COLS else "")
         return self.line().append_fitted(" decisions by effect", width - len(columns), "head").append(columns, "head")
 
     def _row(self, step: int, decision: Decision, known: KnownEffects | None, width: int) -> Line:
@@ -222,7 +224,7 @@ class EnvDecision(EnvPanel):
         line.append_fitted(text, text_cols, "bright")
         effect = effects.get(step)
         mark = "" if known.unchanged and known.unchanged.is_exact else APPROXIMATE
-        cells = [(points_cell(effect.score if effect else None), _POINTS_COLS)]
+        cells = [(gain_cell(effect.score if effect else None, self.state.score_scale), _POINTS_COLS)]
         if is_wide:
             cells.append((return_cell(effect.net_return if effect else None), _RETURN_COLS))
         for cell, columns in cells:

@@ -15,7 +15,7 @@ from esper.common.formatting import NOT_MEASURED, ordinal, pluralise, strip_cont
 from esper.recordings.state.state import EnvState
 from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.keys import KeyCategory, bindings
-from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell, score_heading
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
 from esper.sanctum.widgets.env_grid import GROUPINGS, Grid, Grouping, choose_grid, group_envs
@@ -48,8 +48,9 @@ def _percent_cell(fraction: float | None) -> Cell:
     return compact_cell(None if fraction is None else fraction * 100)
 
 
+_SCORE = Metric("score %", NUMERIC_FIELDS["score"], True, _percent_cell)
 METRICS = (
-    Metric("score %", NUMERIC_FIELDS["score"], True, _percent_cell),
+    _SCORE,
     Metric("reward", NUMERIC_FIELDS["reward"], True),
     Metric("return", NUMERIC_FIELDS["return"], True),
     Metric("loss", NUMERIC_FIELDS["loss"], False),
@@ -174,7 +175,7 @@ class EnvMap(Panel, can_focus=True):
         envs = self.state.envs
         if self.state.started is None:
             return []
-        metric = METRICS[self._metric_index]
+        metric = self._metric
         standings = compute_standings(envs, metric)
         room = max(size.height - 2, 1)
         grid = self._grid = self._choose_grid(size.width, room)
@@ -293,6 +294,15 @@ class EnvMap(Panel, can_focus=True):
             line.append(rank if len(rank) <= room else "", "dim")
             line.pad_to(self.size.width - scale.width - 1).extend(scale)
         return line
+
+    @property
+    def _metric(self) -> Metric:
+        """The metric that colours the cells."""
+        metric, scale = METRICS[self._metric_index], self.state.score_scale
+        if metric is not _SCORE or scale.is_plain:
+            return metric
+        format_score = _percent_cell if scale.is_percent else compact_cell
+        return metric._replace(name=score_heading("score", scale), low_is_bad=scale.best == "high", format=format_score)
 
     def action_move_selection(self, columns: int, rows: int) -> None:
         """Move the cursor over the map."""

@@ -13,9 +13,10 @@ from textual.geometry import Size
 
 from esper.common.decisions import WAIT, Decision
 from esper.common.formatting import format_return, strip_control
-from esper.common.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis, percent
+from esper.common.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis, score_quantity
 from esper.common.plots.grid import Y_AXIS_COLUMNS
 from esper.common.plots.sparkline import LEVEL_CHARS
+from esper.common.score_scale import ScoreScale
 from esper.recordings.candidates.candidates import describe_candidate
 from esper.recordings.events.sentences import describe_context
 from esper.recordings.history.timeline import MarkKind
@@ -27,11 +28,13 @@ from esper.sanctum.symbols import (
     STAGES,
     Cell,
     ellipsise,
+    gain_cell,
+    lost_without,
     norm_cell,
     number_cell,
-    percent_cell,
-    points_cell,
     return_cell,
+    score_cell,
+    score_heading,
     slot_labels,
 )
 from esper.sanctum.view import GoToMoment
@@ -110,14 +113,16 @@ class EnvStory(StepChart):
         if without := self._scores_without():
             curves.append(Curve("without", range(1, len(without) + 1), without, "series1", True))
         marks = self._marks(env, trace)
-        return Chart(quantity=percent(name), x_axis=self.x_axis(trace), curves=curves, marks=marks)
+        quantity = score_quantity(name, self.state.score_scale)
+        return Chart(quantity=quantity, x_axis=self.x_axis(trace), curves=curves, marks=marks)
 
     def name_in_title(self) -> str:
         """Return the env, its lane, the score, and the context or the candidate of a growth."""
         env = self.env
         if env is None:
             return ""
-        title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score_name)} %"
+        score = score_heading(self.state.score_name, self.state.score_scale)
+        title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {score}"
         search = self.state.search
         if search is not None and (training := search.training.get(env.env)) is not None:
             idle = self.state.idle_reason(env)
@@ -127,11 +132,12 @@ class EnvStory(StepChart):
     def summary(self, chart: Chart) -> str:
         """Return the best score, and the last one of the ghost and without the selected decision."""
         assert self.env is not None
-        best = max(filter(math.isfinite, self.env.scores), default=None)
-        texts = [f"best {percent_cell(best).text.strip()}"]
+        scale = self.state.score_scale
+        best = scale.best_of(filter(math.isfinite, self.env.scores))
+        texts = [f"best {score_cell(best, scale).text.strip()}"]
         if self.env.best_score != best:
-            texts.append(f"env best {percent_cell(self.env.best_score).text.strip()}")
-        texts += [f"{curve.name} {percent_cell(curve.values[-1]).text.strip()}" for curve in chart.curves[1:]]
+            texts.append(f"env best {score_cell(self.env.best_score, scale).text.strip()}")
+        texts += [f"{curve.name} {score_cell(curve.values[-1], scale).text.strip()}" for curve in chart.curves[1:]]
         return "  ".join(texts)
 
     def enlarged(self) -> ChartPanel:
@@ -247,23 +253,26 @@ def _count_cell(value: int | None, width: int) -> Cell:
     return Cell("–".rjust(width), "absent") if value is None else Cell(f"{value:,}".rjust(width))
 
 
-def _error_cell(figures: _Figures) -> Cell:
+def _error_cell(figures: _Figures, scale: ScoreScale) -> Cell:
     if figures.contribution_se is None:
         return Cell(" " * 6)
-    return Cell(f"± {points_cell(figures.contribution_se, is_error=True).text}", "dim")
+    return Cell(f"± {gain_cell(figures.contribution_se, scale, is_error=True).text}", "dim")
 
 
-_COLUMNS = (
-    _Column(" stage", 14, 7, lambda figures: Cell(figures.stage.ljust(13), figures.stage)),
-    _Column(" blueprint", 12, 0, lambda figures: Cell(ellipsise(strip_control(figures.blueprint or ""), 11).ljust(11))),
-    _Column("alpha", 6, 1, lambda figures: number_cell(figures.alpha, 2, 2, fixed=True)),
-    _Column("pp", 7, 2, lambda figures: points_cell(figures.contribution)),
-    _Column("± se", 7, 5, _error_cell),
-    _Column("norm", 8, 6, lambda figures: norm_cell(figures.grad_norm)),
-    _Column("params", 9, 3, lambda figures: _count_cell(figures.parameters, 8)),
-    _Column("age", 5, 4, lambda figures: _count_cell(figures.age, 4)),
-)
-"""Columns from left to right."""
+def _all_columns(scale: ScoreScale) -> list[_Column]:
+    """Return the columns from left to right, given the scale of the score."""
+    return [
+        _Column(" stage", 14, 7, lambda figures: Cell(figures.stage.ljust(13), figures.stage)),
+        _Column(
+            " blueprint", 12, 0, lambda figures: Cell(ellipsise(strip_control(figures.blueprint or ""), 11).ljust(11))
+        ),
+        _Column("alpha", 6, 1, lambda figures: number_cell(figures.alpha, 2, 2, fixed=True)),
+        _Column(scale.difference_unit or "gain", 7, 2, lambda figures: gain_cell(figures.contribution, scale)),
+        _Column("± se", 7, 5, lambda figures: _error_cell(figures, scale)),
+        _Column("norm", 8, 6, lambda figures: norm_cell(figures.grad_norm)),
+        _Column("params", 9, 3, lambda figures: _count_cell(figures.parameters, 8)),
+        _Column("age", 5, 4, lambda figures: _count_cell(figures.age, 4)),
+    ]
 
 
 class SlotLanes(EnvPanel):
@@ -311,10 +320,10 @@ class SlotLanes(EnvPanel):
         trace = self.trace()
         shown = next((step for step in trace if step.step == self.view.selected_step), trace[-1] if trace else None)
         moment = "" if shown is None else f"at step {shown.step}, "  # beside it are the values of the last step
-        self.panel_title = f"slots ─ {moment}contribution: {strip_control(self.state.score_name)} lost without it, pp"
+        self.panel_title = f"slots ─ {moment}contribution: {lost_without(self.state)}"
         self.panel_subtitle = None if len(slots) == len(names) else f"{len(slots)} of {len(names)} slots"
         start = (plot.stop if plot else Y_AXIS_COLUMNS + 2) + 1
-        columns = _fitting(size.width - start - 2)
+        columns = _fitting(size.width - start - 2, self.state.score_scale)
         heading = self.line().pad_to(start + 2)
         for column in columns:
             align = str.ljust if column.heading.startswith(" ") else str.rjust
@@ -393,14 +402,14 @@ def _at(values: Sequence[float | None], slot: int) -> float | None:
     return values[slot] if slot < len(values) else None
 
 
-def _fitting(width: int) -> list[_Column]:
+def _fitting(width: int, scale: ScoreScale) -> list[_Column]:
     """Return the columns that fit into a width, those of a low priority number first, in their order."""
-    chosen: list[_Column] = []
-    for column in sorted(_COLUMNS, key=lambda column: column.priority):
+    columns, chosen = _all_columns(scale), list[_Column]()
+    for column in sorted(columns, key=lambda column: column.priority):
         if sum(other.width for other in (*chosen, column)) > width:
             break
         chosen.append(column)
-    return sorted(chosen, key=_COLUMNS.index)
+    return sorted(chosen, key=columns.index)
 
 
 def _bar(stage: str, alpha: float | None, rows: int) -> str:

@@ -10,7 +10,7 @@ from statistics import median, median_high, median_low
 from esper.common.formatting import strip_control
 from esper.recordings.events import RunStarted
 from esper.recordings.state.state import EnvState
-from esper.sanctum.symbols import STAGES, number_cell, percent_cell, return_cell, scale_cell
+from esper.sanctum.symbols import STAGES, number_cell, return_cell, scale_cell, score_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, Layout
 from esper.sanctum.widgets.panel import Line
@@ -70,7 +70,7 @@ def _aggregate_row(
         label = strip_control(structure)
     line = Line(palette).append_fitted(label, layout.label, "head")
     role = "bright" if name == "median" else "dim"
-    line.append_cell(percent_cell(score), role).append(gap)
+    line.append_cell(score_cell(score, started.score_scale), role).append(gap)
     line.append(" " * layout.sparkline).append(gap)
     line.append_cell(return_cell(episode_return), role).append(gap)
     for index in range(len(started.slot_names)):

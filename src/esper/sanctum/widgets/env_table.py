@@ -133,7 +133,7 @@ class EnvTable(EnvRowsPanel):
         if (env_filter := self.view.env_filter) is not None:
             passes = env_filter.passes
             envs = [env for env in envs if env.env in self._pinned or passes(env, severities.get(env.env))]
-        if self._following and (worst := worst_env(envs, severities)) is not None:
+        if self._following and (worst := worst_env(envs, severities, self.state.score_scale)) is not None:
             self.view.selected_env = worst
         return envs
 
@@ -148,7 +148,8 @@ class EnvTable(EnvRowsPanel):
             return order
         healthy = [env for env in envs if env.env not in severities and env.env not in self._pinned]
         num_first = len(envs) - len(healthy)
-        self._worst = find_worst(healthy, self._worst, max(min(room // 4, room - 1 - num_first), 0))
+        count = max(min(room // 4, room - 1 - num_first), 0)
+        self._worst = find_worst(healthy, self._worst, count, self.state.score_scale)
 
         def rank(env: int) -> int:
             if env in self._pinned:

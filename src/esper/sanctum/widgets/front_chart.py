@@ -8,6 +8,7 @@ from esper.common.formatting import strip_control
 from esper.common.plots.chart import Chart
 from esper.common.plots.scatter import ScatterPoint
 from esper.recordings.candidates.report import candidate_points, fit_label, format_ratio, format_score
+from esper.sanctum.symbols import score_heading
 from esper.sanctum.widgets.scatter_chart import ScatterChart
 
 _LABEL_COLS = 28
@@ -26,7 +27,7 @@ class FrontChart(ScatterChart):
 
     def name_in_title(self) -> str:
         """Return the title."""
-        return f"front ─ {self.score_name} % by parameters, ×host"
+        return f"front ─ {score_heading(self.score_name, self.score_scale)} by parameters, ×host"
 
     @property
     def score_name(self) -> str:

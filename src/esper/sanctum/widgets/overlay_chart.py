@@ -16,6 +16,7 @@ from esper.common.formatting import strip_control
 from esper.common.plots.chart import Chart, Curve, Look, XAxis
 from esper.common.plots.labels import Label, labels_width
 from esper.common.plots.scatter import ScatterPoint, pareto_front
+from esper.common.score_scale import ScoreScale, common_scale
 from esper.recordings.history.curves import POPULATION, split_name
 from esper.recordings.history.measures import LAST_PARAMETERS, LAST_SCORE
 from esper.recordings.history.run_groups import GroupCurve
@@ -176,7 +177,8 @@ class OverlayChart(WorkspaceChart):
             band = lower, upper
         shows_difference = self.workspace.shows_difference and self.workspace.baseline is not None
         scores = {run.score_name for run in self.workspace.shown if run.score_name}
-        quantity = quantity_of(split_name(self.curve)[0], self.title_text, scores)
+        scale = common_scale(run.score_scale for run in self.workspace.shown)
+        quantity = quantity_of(split_name(self.curve)[0], self.title_text, scores, scale)
         if shows_difference:
             unit = "pp" if quantity.unit == "%" else quantity.unit
             quantity = quantity._replace(name=f"Δ {quantity.name}", unit=unit, low=None, high=None)
@@ -309,6 +311,11 @@ class RunScatterChart(WorkspaceChart, ScatterChart):
         names = {run.score_name for run in self.workspace.shown if run.score_name}
         return f"final {strip_control(next(iter(names))) if len(names) == 1 else 'score'}"
 
+    @property
+    def score_scale(self) -> ScoreScale:
+        """Scale that the shown runs have in common."""
+        return common_scale(run.score_scale for run in self.workspace.shown)
+
     def empty_message(self) -> str:
         """Return why there is no chart."""
         return "no finished round yet"
@@ -318,7 +325,8 @@ class RunScatterChart(WorkspaceChart, ScatterChart):
         shown, highlighted = self.workspace.shown, self.workspace.highlighted
         tasks = {run.task for run in shown}
         others = [run for run in self.workspace.listed if run.task in tasks and run not in shown]
-        on_front = set(pareto_front(filter(None, map(_place, (*shown, *others))), lambda place: place))
+        places = filter(None, map(_place, (*shown, *others)))
+        on_front = set(pareto_front(places, lambda place: (place[0], self.score_scale.gain(place[1]))))
         points = [
             ScatterPoint(*place, is_on_front=place in on_front, label=letter, role=role)
             for run, letter, role in (*((run, "", "dim") for run in others), *self._in_groups())

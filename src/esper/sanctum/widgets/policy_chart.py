@@ -81,7 +81,7 @@ class PolicyChart(ChartPanel):
         """Return the chart; None before the first update."""
         if self.state.update is None:
             return None
-        quantity = quantity_of(self._quantity, self._title, ())
+        quantity = quantity_of(self._quantity, self._title, (), self.state.score_scale)
         curves = self._head_curves() if self._by_head else self._policy_curves()
         return Chart(
             quantity=quantity,

@@ -213,7 +213,8 @@ class EnvScatterChart(ScatterChart):
         """Return the envs after their last step: those on the front above the others, then the selected one."""
         stepped = [(env.env, env.latest) for env in self.state.envs]
         places = {env: (step.parameter_ratio, step.score) for env, step in stepped if step is not None}
-        on_front = set(pareto_front(places.values(), lambda place: place))
+        gain = self.score_scale.gain
+        on_front = set(pareto_front(places.values(), lambda place: (place[0], gain(place[1]))))
         selected = self.view.selected_env
         points = [
             ScatterPoint(*place, "selected" if env == selected else "point", place in on_front, title=f"env {env:02d}")

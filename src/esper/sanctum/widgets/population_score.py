@@ -9,9 +9,10 @@ from rich.cells import cell_len
 
 from esper.common.formatting import strip_control
 from esper.common.plots.axis import round_axis_length
-from esper.common.plots.chart import Chart, ChartMark, Curve, XAxis, percent
+from esper.common.plots.chart import Chart, ChartMark, Curve, XAxis, score_quantity
 from esper.recordings.state.series import FiveNumbers, five_numbers
 from esper.recordings.state.state import RunState
+from esper.sanctum.symbols import score_heading
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
@@ -71,7 +72,7 @@ class PopulationChart(ChartPanel):
             values = [ghost[x].median if x in ghost else None for x in xs]
             curves.append(Curve("ghost", xs, values, "series1"))
         return Chart(
-            quantity=percent(self.quantity_name),
+            quantity=score_quantity(self.quantity_name, self.state.score_scale),
             x_axis=x_axis,
             curves=curves,
             band=(Curve("lower quartile", xs, lower), Curve("upper quartile", xs, upper)),
@@ -144,7 +145,7 @@ class StepScores(PopulationChart):
     @property
     def _names(self) -> tuple[str, str]:
         """Name and unit of the quantity, and a shorter one."""
-        name = f"{self.quantity_name} %"
+        name = score_heading(self.quantity_name, self.state.score_scale)
         return name, name.removeprefix("validation ")
 
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from esper.common.formatting import NOT_MEASURED, format_age, format_config_value, strip_control
 from esper.common.plots.axis import finite_range
 from esper.common.plots.sparkline import sample_to_width, sparkline
+from esper.common.score_scale import ScoreScale
 from esper.recordings.files.notes import BASELINE_TAG
 from esper.recordings.history.measures import Measure, listed_measures
 from esper.recordings.history.run_info import RunInfo
-from esper.sanctum.symbols import Cell, percent_cell
+from esper.sanctum.symbols import Cell, score_cell
 from esper.sanctum.widgets.row_list import Column
 
 _MAX_SORT_COLS = 14
@@ -34,12 +35,12 @@ def age_text(run: RunInfo, now: float) -> str:
     return format_age(now - run.written).removesuffix(" ago").replace("just now", "now").removeprefix("in the ")
 
 
-def measure_cell(measure: Measure, value: float | None) -> Cell:
+def measure_cell(measure: Measure, value: float | None, scale: ScoreScale) -> Cell:
     """Format a measure; a percentage without its sign, which is beside the number."""
     if value is None:
         return Cell(NOT_MEASURED, "absent")
-    if measure.unit == "%":
-        return percent_cell(value)
+    if measure.unit == "score":
+        return score_cell(value, scale)
     is_problem = measure.unit == "count" and measure.is_less_better
     role = "dim" if measure.unit == "count" and value == 0 else "warning" if is_problem else "normal"
     return Cell(measure.text(value).replace("-", "−"), role)
@@ -53,7 +54,7 @@ def _measure_columns(sort_key: str) -> list[Column[RunInfo]]:
             measure.short,
             len(measure.short) + 1,  # room for the arrow of the sort order
             _MAX_MEASURE_COLS,
-            lambda run, _, measure=measure: measure_cell(measure, measure.of(run)),
+            lambda run, _, measure=measure: measure_cell(measure, measure.of(run), run.score_scale),
             0 if key == sort_key else measure.column_priority or 0,
             is_right=True,
         )

@@ -122,12 +122,15 @@ class RunDetails(RunKeysPanel):
 
     def _result(self, label: str, measure: Measure, run: RunInfo, baseline: RunInfo | None) -> Line:
         value, other = measure.of(run), measure.of(baseline)
-        text, role = measure_cell(measure, value)
+        unit = run.score_scale.unit if measure.unit == "score" else ""
+        text, role = measure_cell(measure, value, run.score_scale)
         line = self.line(f" {strip_control(label):<{_LABEL_COLS}}", "head")
-        line.append(text.rjust(_VALUE_COLS), role).append(" %" if measure.unit == "%" else "  ", "dim")
+        line.append(text.rjust(_VALUE_COLS), role).append(f" {unit:1}", "dim")
         if value is None or other is None:
             return line
-        difference = "0" if value == other else measure.difference_text(value - other).replace("-", "−")
+        difference = (
+            "0" if value == other else measure.difference_text(value - other, run.score_scale).replace("-", "−")
+        )
         return line.append(f" {difference:>9}", "bright")
 
     def _configuration(self, run: RunInfo, baseline: RunInfo | None, width: int) -> Iterator[Line]:

@@ -9,7 +9,7 @@ from textual.geometry import Size
 
 from esper.common.formatting import strip_control
 from esper.recordings.candidates.candidates import BARE_HOST
-from esper.recordings.candidates.report import best_candidate, fit_label, format_ratio, format_score
+from esper.recordings.candidates.report import best_candidate, fit_label, format_ratio, format_with_unit
 from esper.recordings.state.search_state import SearchState
 from esper.sanctum.widgets.panel import Line, Panel
 
@@ -59,6 +59,6 @@ def _best_line(search: SearchState, width: int) -> str:
     best, host = best_candidate(search.candidates, search.info.objective), search.find(BARE_HOST)
     if best is None:
         return "no trial is done yet"
-    figures = f"best {format_score(best)} %, {format_ratio(best)}: "
-    own = f"; your network {format_score(host)} %" if host is not None and host is not best else ""
+    figures = f"best {format_with_unit(best)}, {format_ratio(best)}: "
+    own = f"; your network {format_with_unit(host)}" if host is not None and host is not best else ""
     return f"{figures}{fit_label(best, width - len(figures) - len(own))}{own}"

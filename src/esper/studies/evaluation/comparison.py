@@ -17,6 +17,7 @@ from typing import TypeAlias
 import msgspec
 
 from esper.common.intervals import CONFIDENCE_LEVEL, IntervalEstimate, differ_from_zero, seeds_interval
+from esper.common.score_scale import ScoreScale
 from esper.recordings.effects.paying import PayingPlantings
 from esper.studies.evaluation.results import PPO, EpisodeResult, PolicyRun
 
@@ -79,6 +80,8 @@ class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     score_name: str
     """Name of the task's score."""
+    score_scale: ScoreScale
+    """Range and better end of the score."""
     steps: int
     """Steps per episode."""
     episodes: int
@@ -96,6 +99,7 @@ def build_report(
     checkpoints: Sequence[str],
     task: str,
     score_name: str,
+    score_scale: ScoreScale,
     steps: int,
     seed: int,
     plantings: Mapping[str, PayingPlantings | None] = MappingProxyType({}),
@@ -111,16 +115,21 @@ def build_report(
         checkpoints=list(checkpoints),
         task=task,
         score_name=score_name,
+        score_scale=score_scale,
         steps=steps,
         episodes=len(next(iter(runs.values()))[0].episodes),
         seed=seed,
         level=CONFIDENCE_LEVEL,
-        policies=[_policy_result(policy, of_policy, plantings.get(policy)) for policy, of_policy in runs.items()],
-        differences=_differences(runs),
+        policies=[
+            _policy_result(policy, of_policy, plantings.get(policy), score_scale) for policy, of_policy in runs.items()
+        ],
+        differences=_differences(runs, score_scale),
     )
 
 
-def _policy_result(policy: str, runs: Sequence[PolicyRun], plantings: PayingPlantings | None) -> PolicyResult:
+def _policy_result(
+    policy: str, runs: Sequence[PolicyRun], plantings: PayingPlantings | None, scale: ScoreScale
+) -> PolicyResult:
     def estimate(name: str) -> IntervalEstimate:
         return seeds_interval([[getattr(episode, name) for episode in run.episodes] for run in runs])
 
@@ -129,8 +138,8 @@ def _policy_result(policy: str, runs: Sequence[PolicyRun], plantings: PayingPlan
     return PolicyResult(
         policy=policy,
         over=_over(runs),
-        test_score=estimate("test_score").clip(0.0, 1.0),
-        validation_score=estimate("validation_score").clip(0.0, 1.0),
+        test_score=estimate("test_score").clip(*scale.limits),
+        validation_score=estimate("validation_score").clip(*scale.limits),
         parameter_ratio=estimate("parameter_ratio").clip(1.0, math.inf),  # seeds only add to the host
         net_return=estimate("net_return"),
         test_return=estimate("test_return"),
@@ -142,12 +151,12 @@ def _policy_result(policy: str, runs: Sequence[PolicyRun], plantings: PayingPlan
     )
 
 
-def _differences(runs: Mapping[str, Sequence[PolicyRun]]) -> list[PairedDifference]:
+def _differences(runs: Mapping[str, Sequence[PolicyRun]], scale: ScoreScale) -> list[PairedDifference]:
     pairs = _pairs(list(runs))
     episodes = [_pair_episodes(runs[policy], runs[against]) for policy, against in pairs]
     is_decided = differ_from_zero([_paired_values(of_pair, "net_return") for of_pair in episodes])
     return [
-        _difference(policy, against, of_pair, is_decided=decided)
+        _difference(policy, against, of_pair, scale, is_decided=decided)
         for (policy, against), of_pair, decided in zip(pairs, episodes, is_decided, strict=True)
     ]
 
@@ -165,11 +174,13 @@ def _paired_values(pairs: Sequence[_EpisodePairs], name: str) -> list[list[float
     return [[getattr(one, name) - getattr(other, name) for one, other in of_seed] for of_seed in pairs]
 
 
-def _difference(policy: str, against: str, pairs: Sequence[_EpisodePairs], *, is_decided: bool) -> PairedDifference:
+def _difference(
+    policy: str, against: str, pairs: Sequence[_EpisodePairs], scale: ScoreScale, *, is_decided: bool
+) -> PairedDifference:
     def estimate(name: str) -> IntervalEstimate:
         return seeds_interval(_paired_values(pairs, name))
 
-    net_return = estimate("net_return")
+    net_return, (low, high) = estimate("net_return"), scale.limits
     decision = BETTER if net_return.mean > 0 else WORSE
     return PairedDifference(
         policy=policy,
@@ -177,7 +188,7 @@ def _difference(policy: str, against: str, pairs: Sequence[_EpisodePairs], *, is
         over=_over(pairs),
         net_return=net_return,
         test_return=estimate("test_return"),
-        test_score=estimate("test_score").clip(-1.0, 1.0),
+        test_score=estimate("test_score").clip(low - high, high - low),
         verdict=decision if is_decided else UNDECIDED,
     )
 

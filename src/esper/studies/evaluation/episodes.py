@@ -103,13 +103,14 @@ def play_episodes(
 
 def _result(episode: Episode, test_before: float, test_after: float, broke_down: bool) -> EpisodeResult:
     scores = episode.view.scores
-    costs = scores[-1] - scores[0] - episode.episode_return
+    rewarded = episode.rewarded
+    costs = rewarded(scores[-1]) - rewarded(scores[0]) - episode.episode_return
     return EpisodeResult(
         test_score=test_after,
         validation_score=scores[-1],
         parameter_ratio=episode.view.parameter_ratio,
         net_return=episode.episode_return,
-        test_return=test_after - test_before - costs,
+        test_return=rewarded(test_after) - rewarded(test_before) - costs,
         steps=episode.view.step,
         broke_down=broke_down,
         seeds=grown_seeds(episode.env.network.slots),

@@ -11,7 +11,7 @@ from typing import Any
 
 from esper.common.configuration.config import ConfigError
 from esper.common.formatting import install_command, suggest
-from esper.common.plots.chart import percent
+from esper.common.plots.chart import score_quantity
 from esper.common.plots.scatter import Scatter, ScatterPoint, pareto_front
 from esper.common.plots.svg import SvgScatter
 from esper.studies.evaluation.comparison import EvaluationReport, PolicyResult
@@ -44,7 +44,9 @@ def _scatter_of(report: EvaluationReport) -> Scatter:
         )
         for letter, result in zip(ascii_lowercase, report.policies, strict=False)
     ]
-    return Scatter(points, percent(f"test {report.score_name}"), "parameters, relative to the bare host")
+    return Scatter(
+        points, score_quantity(f"test {report.score_name}", report.score_scale), "parameters, relative to the bare host"
+    )
 
 
 def check_figure(path: Path) -> None:

@@ -93,7 +93,7 @@ class HeldOutEvaluation:
         self._lanes = resolve_devices(devices)
         self._prepared = prepare_held_out(self._trained[0], task_reference, accept_changed=accept_changed_task)
         task = self._prepared.task
-        self.score_name = task.score_name
+        self.score_name, self.score_scale = task.score_name, task.score_scale
         if WIDE in policies and task.wide_model is None:
             raise ConfigError(f"the task {task.name} has no wide_model; remove {WIDE} from --policies")
         digests = [read_manifest(path).blake2b for path in checkpoints]

@@ -104,6 +104,7 @@ class GrowthDirector(Director):
         choose_width: Callable[[float], float] | None = None,
     ) -> None:
         self._request = request
+        self._scale = training.pool.task.score_scale
         self._choose_width = choose_width
         self._compared = request.compared(has_wide=choose_width is not None)
         """Names of the networks that are compared with the answer."""
@@ -113,8 +114,10 @@ class GrowthDirector(Director):
         self._search = make_search()
         super().__init__(training)
         self._patience = request.patience_steps(training.config.steps)
-        self.search_state = SearchState(info=request.info(training.pool.profile.host_parameters, len(self._compared)))
-        self.fresh_scores = FreshScores()
+        self.search_state = SearchState(
+            info=request.info(training.pool.profile.host_parameters, len(self._compared)), scale=self._scale
+        )
+        self.fresh_scores = FreshScores(self._scale, training.pool.profile.chance.score)
         self.networks: dict[str, BestNetwork] = {}
         self._has_ended = False
         self._waiting: deque[TrainingJob] = deque()
@@ -314,7 +317,7 @@ class GrowthDirector(Director):
             if env not in self._jobs or episode.inactive or not math.isfinite(score):
                 continue
             best = self._best.get(env)
-            if best is None or score > best.score or best.seeds_differ(episode.env):
+            if best is None or self._scale.is_better(score, best.score) or best.seeds_differ(episode.env):
                 self._best[env] = BestNetwork.of(episode.env, score, self._training.round + 1, episode.view.step)
 
     def end_group(self, result: StepResult) -> None:
@@ -343,7 +346,8 @@ class GrowthDirector(Director):
     def _value(self, episode: Episode) -> float | None:
         """Return the objective of a training up to now; None if it is unknown."""
         best = self._best.get(episode.env.index)
-        value = episode.episode_return if self._request.objective == "return" else best.score if best else None
+        of_score = self._scale.gain(best.score) if best else None
+        value = episode.episode_return if self._request.objective == "return" else of_score
         return value if value is not None and math.isfinite(value) else None
 
     def end_step(self, seconds: float) -> bool:
@@ -409,7 +413,9 @@ class GrowthDirector(Director):
                 net_return=episode.episode_return if is_done else None,
                 parameter_ratio=best.parameter_ratio if best else None,
                 seeds=best.labels if best else [],
-                late_gain=late_gain(episode.view.scores) if is_done and job.fresh is not None else None,
+                late_gain=self._scale.gain(late_gain(episode.view.scores))
+                if is_done and job.fresh is not None
+                else None,
             )
         )
         if job.fresh is None:
@@ -428,7 +434,7 @@ class GrowthDirector(Director):
         """Keep the network of a candidate: the best one on fresh hosts, or else that of its trial."""
         known = self.networks.get(job.candidate)
         is_first_fresh = job.fresh is not None and len(self._candidate(job.candidate).fresh_scores) == 1
-        if known is None or is_first_fresh or network.score > known.score:
+        if known is None or is_first_fresh or self._scale.is_better(network.score, known.score):
             self.networks[job.candidate] = network
 
     def _candidate(self, name: str) -> Candidate:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from esper.common.configuration.config import TaskError
 from esper.common.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval, joint_level
+from esper.common.score_scale import ScoreScale
 from esper.common.user_code.isolation import isolated
 from esper.common.user_code.references import user_errors
 from esper.networks.seeds.network import count_samples
@@ -34,7 +35,7 @@ GAIN_LEVEL = 0.9
 
 
 class NetworkScores(NamedTuple):
-    """Score of a network on each sample of two splits, [N] on the CPU."""
+    """Result of `Score.parts` of a network for two splits, [N] on the CPU: the score of each sample."""
 
     validation: Tensor
     test: Tensor
@@ -78,9 +79,15 @@ def measure_env(env: Env) -> NetworkScores:
 
 
 class FreshScores:
-    """Scores of the networks of the candidates, one network for each fresh host."""
+    """Scores of the networks of the candidates, one network for each fresh host.
 
-    def __init__(self) -> None:
+    Args:
+        scale: Scale of the scores.
+        chance: Score of a constant output.
+    """
+
+    def __init__(self, scale: ScoreScale, chance: float) -> None:
+        self._scale, self._chance = scale, chance
         self._scores: dict[str, dict[int, NetworkScores]] = {}
         """Scores keyed by candidate and by number of the host."""
 
@@ -97,14 +104,15 @@ class FreshScores:
         fresh = [one for one in candidates if one.is_fresh]
         host = next((one for one in fresh if one.name == BARE_HOST), None)
         finalists = [one for one in fresh if one.name not in (BARE_HOST, *COMPARED)]
+        limits = self._scale.limits
         level = joint_level(max(len(finalists), 1), GAIN_LEVEL)
         for one in fresh:
             scores = [self._scores[one.name][number] for number in one.fresh_hosts]
             compared = host if one in finalists else None
             yield ev.CandidateMeasured(
                 candidate=one.name,
-                score=_interval([part.validation for part in scores]).clip(0.0, 1.0),
-                test=_interval([part.test for part in scores]).clip(0.0, 1.0),
+                score=_interval([part.validation for part in scores]).clip(*limits),
+                test=_interval([part.test for part in scores]).clip(*limits),
                 gain=self._gain(one, compared, objective, level),
                 score_gain=self._gain(one, compared, "score", level),
             )
@@ -114,16 +122,19 @@ class FreshScores:
     ) -> IntervalEstimate | None:
         """Return the objective of a candidate minus that of the bare host; None with fewer than two common hosts.
 
-        The rent does not depend on the samples, so their part in the return is that of the score.
+        More is better. The rent does not depend on the samples, so their part in the return is that of the score.
         """
         own, of_host = one.values(objective), host.values(objective) if host else {}
         numbers = sorted(own.keys() & of_host.keys())
         if len(numbers) < 2:
             return None
+        sign = self._scale.gain(1.0)
+        if objective == "return":
+            sign = self._scale.share(sign, self._chance)
         differences: list[Tensor] = []
         for number in numbers:
             scores, host_scores = self._scores[one.name][number], self._scores[BARE_HOST][number]
-            difference_N = scores.validation.double() - host_scores.validation.double()
+            difference_N = sign * (scores.validation.double() - host_scores.validation.double())
             differences.append(difference_N - difference_N.mean() + own[number] - of_host[number])
         return _interval(differences, level)
 

@@ -43,7 +43,7 @@ def num_finalists(trials: int) -> int:
 
 
 def late_gain(scores: Sequence[float]) -> float:
-    """Return the gain in score over the last quarter of a training.
+    """Return the change of the score over the last quarter of a training.
 
     Args:
         scores: Score of the host, then after each step.

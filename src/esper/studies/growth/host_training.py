@@ -70,20 +70,23 @@ def train_hosts(pool: EnvPool, config: Config, is_stopped: Callable[[], bool]) -
         is_stopped: Called after each step; True ends the trainings.
 
     Returns:
-        Score of the best network of each host on each validation sample, [N]; hosts without a finite score are left
-        out. None if the trainings were stopped.
+        Scores of the best network of each host in parts of the validation split, [N], of which more is better; hosts
+        without a finite score are left out. None if the trainings were stopped.
 
     Raises:
         FaultError: A lane, the model or the score failed.
     """
-    scores: dict[int, float] = {}
+    qualities: dict[int, float] = {}
+    """Best score of each host, of which more is better."""
     best: dict[int, Tensor] = {}
 
     def end(result: StepResult) -> None:
         for episode in result.episodes:
             env, score = episode.env, episode.view.scores[-1]
-            if not episode.inactive and math.isfinite(score) and score > scores.get(env.index, -math.inf):
-                scores[env.index], best[env.index] = score, measure_env(env).validation
+            scale = episode.view.score_scale
+            quality = scale.gain(score)
+            if not episode.inactive and math.isfinite(score) and quality > qualities.get(env.index, -math.inf):
+                qualities[env.index], best[env.index] = quality, scale.gain(1.0) * measure_env(env).validation
         tick_slots(result.episodes)
 
     stopped = False

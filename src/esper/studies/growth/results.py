@@ -85,8 +85,8 @@ class GrowthResults:
         if best is None or best.score is None:
             return f"{stopped}, before any of them was done; the same command continues"
         return (
-            f"{stopped}; best so far: {describe_candidate(best.name)}, {best.score:.1%} in one training, which fresh "
-            "trainings have not confirmed; the same command continues"
+            f"{stopped}; best so far: {describe_candidate(best.name)}, {best.scale.text(best.score)} in one training, "
+            "which fresh trainings have not confirmed; the same command continues"
         )
 
     # Networks

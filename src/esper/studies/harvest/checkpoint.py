@@ -12,6 +12,7 @@ import torch
 
 from esper.common.configuration.config import ConfigError
 from esper.common.domain import VERSION
+from esper.common.score_scale import ScoreScale
 from esper.networks.seeds.lifecycle import GateConfig
 from esper.networks.seeds.network import GrowingNetwork
 from esper.networks.seeds.tensors import named_tensors
@@ -46,14 +47,6 @@ def harvest_checkpoint(
     checkpoint = read_checkpoint(path)
     trained = checkpoint.config
     episodes: list[dict[str, Any]] = checkpoint.state["episodes"]
-    if env is None:
-        env = _best_env(episodes)
-    if env is None:
-        raise ConfigError(f"{path} has only wide hosts, which have no seeds; harvest another checkpoint")
-    if not 0 <= env < len(episodes):
-        raise ConfigError(f"--env {env} does not exist: {path} has the envs 0 to {len(episodes) - 1}")
-    if _is_wide(episodes[env]):
-        raise ConfigError(f"--env {env} of {path} is a wide host, which has no seeds; harvest another env")
     prepared = prepare_task(
         msgspec.structs.replace(trained, task=task_reference or trained.task),
         None,
@@ -61,6 +54,14 @@ def harvest_checkpoint(
         accept_changed=accept_changed_task,
     )
     task = prepared.task
+    if env is None:
+        env = _best_env(episodes, task.score_scale)
+    if env is None:
+        raise ConfigError(f"{path} has only wide hosts, which have no seeds; harvest another checkpoint")
+    if not 0 <= env < len(episodes):
+        raise ConfigError(f"--env {env} does not exist: {path} has the envs 0 to {len(episodes) - 1}")
+    if _is_wide(episodes[env]):
+        raise ConfigError(f"--env {env} of {path} is a wide host, which has no seeds; harvest another env")
     check_is_one_structure(task)
     hosts = HostFactory(task, prepared.profile, torch.device("cpu"), trained.seed)
     network = hosts.build_network(env // trained.envs_per_host, GateConfig())
@@ -88,14 +89,14 @@ def _is_wide(episode: Mapping[str, Any]) -> bool:
     return episode["host_width"] != 1.0
 
 
-def _best_env(episodes: Sequence[Mapping[str, Any]]) -> int | None:
+def _best_env(episodes: Sequence[Mapping[str, Any]], scale: ScoreScale) -> int | None:
     """Return the index of the env with the best last validation score, the first of several; None if all are wide."""
 
-    def last_score(env: int) -> float:
+    def last_quality(env: int) -> float:
         scores = cast("list[float]", episodes[env]["view"]["scores"])
-        return scores[-1] if scores and math.isfinite(scores[-1]) else -math.inf
+        return scale.gain(scores[-1]) if scores and math.isfinite(scores[-1]) else -math.inf
 
-    return max((env for env, episode in enumerate(episodes) if not _is_wide(episode)), key=last_score, default=None)
+    return max((env for env, episode in enumerate(episodes) if not _is_wide(episode)), key=last_quality, default=None)
 
 
 def _load_network(network: GrowingNetwork, env: int, checkpoint: Checkpoint, path: Path) -> None:

@@ -80,6 +80,7 @@ class Grown:
             host_parameters=sum(parameter.numel() for parameter in model.host.parameters()),
             seeds=list(seeds),
             score_name=task.score_name,
+            score_scale=task.score_scale,
             validation_score=float(sample_scores(model, splits.validation, task).mean()),
             test_score=float(sample_scores(model, splits.test, task).mean()),
             is_random=is_random,

@@ -216,7 +216,7 @@ def build_model(task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Te
 
 @torch.no_grad()
 def sample_scores(model: nn.Module, split: Split, task: Task) -> Tensor:
-    """Return the score of each sample of a split, [N], in evaluation mode. The model may draw random numbers.
+    """Return the result of `Score.parts` for a split, in evaluation mode. The model may draw random numbers.
 
     Args:
         model: Model on the device of the data.
@@ -224,5 +224,5 @@ def sample_scores(model: nn.Module, split: Split, task: Task) -> Tensor:
     model.eval()
     score = score_of(task)
     with forked_generators(0, list_tensors(split)[0].device):
-        scores = [score(call_model(model, x), y) for x, y in batches(split, task.validation_batch)]
-    return torch.cat(scores)
+        outputs = ((call_model(model, x), y) for x, y in batches(split, task.validation_batch))
+        return score.parts(*score.record_all(outputs))

@@ -43,14 +43,19 @@ def describe_structure(structure: GrownStructure) -> str:
     return "\n\n".join(parts)
 
 
+def _format(structure: GrownStructure, score: float) -> str:
+    """Return a score with two decimals in percent, or as it is."""
+    return f"{score:.2%}" if structure.score_scale.is_percent else structure.score_scale.text(score)
+
+
 def _format_scores(structure: GrownStructure) -> str:
     return "\n".join(
         (
             "| | |",
             "|---|---|",
-            f"| {structure.score_name}, test split | {structure.test_score:.2%} |",
+            f"| {structure.score_name}, test split | {_format(structure, structure.test_score)} |",
             f"| {structure.score_name}, validation split (used to select the network) | "
-            f"{structure.validation_score:.2%} |",
+            f"{_format(structure, structure.validation_score)} |",
             f"| parameters of the host | {structure.host_parameters:,} |",
             f"| parameters with seeds | {structure.parameters:,} (×{structure.parameter_ratio:.2f}) |",
             *(f"| {name.replace('_', ' ')} of the training | `{words}` |" for name, words in structure.recipe.items()),

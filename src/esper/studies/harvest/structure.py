@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from esper.common.score_scale import ScoreScale
 from esper.common.system.disk import check_writable, read_regular
 from esper.recordings.events.codec import DECODE_ERRORS
 
@@ -84,8 +85,8 @@ class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
         task: Name of the task whose model is the host.
         reference: The task as the user named it; None for a built-in task and one of a Python session.
         seeds: Seeds, in the order of the forward pass.
-        validation_score: Mean score on the validation split, which was used to select the network.
-        test_score: Mean score on the test split, which was used for nothing else.
+        validation_score: Score on the validation split, which was used to select the network.
+        test_score: Score on the test split, which was used for nothing else.
         is_random: True if the network draws random numbers, so that two calls with the same inputs differ.
         recipe: Optimizers and schedule of the training in words, keyed by field of the task.
     """
@@ -96,6 +97,7 @@ class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
     host_parameters: int
     seeds: list[GrownSeed]
     score_name: str
+    score_scale: ScoreScale
     validation_score: float
     test_score: float
     is_random: bool = False

@@ -186,13 +186,13 @@ def _find_episode(history: History, question: Question) -> RecordedEpisode:
     episodes = read_round(history, number)
     if not episodes:
         raise ConfigError(f"round {number} of {history.path} has no step yet")
-    return max(episodes.values(), key=_final_score)
+    return max(episodes.values(), key=_final_quality)
 
 
-def _final_score(episode: RecordedEpisode) -> float:
-    """Return the last score of an episode; −inf if it is not finite."""
+def _final_quality(episode: RecordedEpisode) -> float:
+    """Return the last score of an episode, of which more is better; −∞ if it is not finite."""
     score = episode.ended.score if episode.ended else episode.steps[-1].score
-    return score if math.isfinite(score) else -math.inf
+    return episode.started.score_scale.gain(score) if math.isfinite(score) else -math.inf
 
 
 def _sample(history: History, question: Question) -> list[RecordedEpisode]:

@@ -301,6 +301,9 @@ class TrialRun:
         except (ReadError, OSError) as error:
             return TrialOutcome(kind="failed", run=run, reason=str(error))
         rounds = finished.rounds
+        if finished.last_state.score_scale.best == "low" and "score" in self._plan.objectives:
+            reason = 'a smaller score of this task is better, and a sweep maximises it; use objective = "return"'
+            return TrialOutcome(kind="refused", run=run, reason=reason)
         if kind == "done" and not rounds:
             return TrialOutcome(kind="failed", run=run, reason="its recording has no finished round")
         if kind == "done" and self._plan.prune:  # the pruner compares other runs with it

@@ -79,6 +79,7 @@ class Episode:
             chance_loss=self.env.profile.chance.loss,
             chance_score=self.env.profile.chance.score,
             score_name=self.env.task.score_name,
+            score_scale=self.env.task.score_scale,
             rent_weight=self._weights.rent,
             host_parameters=self.env.network.host_parameter_count,
             kernel_size=self.env.profile.kernel_size,
@@ -86,7 +87,7 @@ class Episode:
             losses=[loss],
             scores=[score],
         )
-        self.reward.begin(score)
+        self.reward.begin(self.rewarded(score))
         self.view.known_return = self.reward.known_return
         self.episode_return = 0.0
         self.culled = 0
@@ -112,13 +113,13 @@ class Episode:
         view.last_op, view.last_moved = action.op, bool(epoch.moves)
         # One value that is not finite would reach the policy's weights through the rewards.
         contributions = (value for value, _ in measured.contributions.values() if math.isfinite(value))
-        score = measured.score if math.isfinite(measured.score) else view.chance_score
+        score = self.rewarded(measured.score if math.isfinite(measured.score) else view.chance_score)
         breakdown = find_non_finite(measured)
         symptom = breakdown or find_collapse(view)
         self.unhealthy_steps = self.unhealthy_steps + 1 if symptom else 0
         if self.unhealthy_steps == COLLAPSE_STEPS:
             breakdown = symptom
-        potential = sum(contributions) if self._measured else None
+        potential = view.share(sum(contributions)) if self._measured else None
         is_op = action.op != Op.WAIT
         parts = self.reward.step(score, potential, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
         self.episode_return += sum(parts.values())
@@ -133,6 +134,10 @@ class Episode:
         self.unhealthy_steps = 0
         self.update_parameter_ratio()
         return StepOutcome(parts, breakdown, removed)
+
+    def rewarded(self, score: float) -> float:
+        """Return a score as it is rewarded, a fraction; see `ScoreScale.fraction`."""
+        return self.view.score_scale.fraction(score, self.view.chance_score)
 
     def update_parameter_ratio(self) -> None:
         """Update the parameter ratio of the view after seeds may have been removed, by a rollback or a tick."""

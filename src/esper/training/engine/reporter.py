@@ -220,6 +220,7 @@ def run_started(
         host_parameters=profile.host_parameters,
         structures=structure_infos(pool.task, profile),
         score_name=env.task.score_name,
+        score_scale=env.task.score_scale,
         chance_loss=env.profile.chance.loss,
         chance_score=env.profile.chance.score,
         batches=env.batches_per_epoch,
@@ -255,14 +256,14 @@ def structure_infos(task: Task, profile: TaskProfile) -> list[ev.StructureInfo]:
 
 def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
     """Build the event of the end of one env's episode."""
-    stages = [slot.stage for slot in episode.env.network.slots]
+    view, stages = episode.view, [slot.stage for slot in episode.env.network.slots]
     return ev.EpisodeEnded(
         round=round_number,
         env=episode.env.index,
-        score=round_to(episode.view.scores[-1]),
-        best_score=round_to(max(episode.view.scores[1:] or episode.view.scores)),
+        score=round_to(view.scores[-1]),
+        best_score=round_to(max(view.scores[1:] or view.scores, key=view.score_scale.gain)),
         episode_return=round_to(episode.episode_return),
-        parameter_ratio=round_to(episode.view.parameter_ratio),
+        parameter_ratio=round_to(view.parameter_ratio),
         fossilized=stages.count(Stage.FOSSILIZED),
         culled=episode.culled,
     )

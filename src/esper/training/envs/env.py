@@ -19,7 +19,7 @@ from esper.common.seeding import EpisodeKey, forked_generators, make_generator, 
 from esper.networks.seeds.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.networks.seeds.lifecycle import GateConfig, StageTransition
 from esper.networks.seeds.network import GrowingNetwork, count_samples
-from esper.networks.seeds.outputs import Nested, to_float32
+from esper.networks.seeds.outputs import Nested, concatenate, to_float32
 from esper.networks.seeds.tensors import module_tensors
 from esper.networks.tasks.contexts import context_splits, draw_context
 from esper.networks.tasks.family import LEARNING_RATE
@@ -35,7 +35,7 @@ from esper.training.envs.hosts import HostFactory, HostKind
 from esper.training.envs.optimizer import ModuleOptimizer
 from esper.training.envs.packing import PackedModules
 from esper.training.envs.precision import LossScaler, autocast, resolve_amp
-from esper.training.envs.recorded_step import join_batches, train_recorded, validate_recorded
+from esper.training.envs.recorded_step import train_recorded, validate_recorded
 from esper.training.envs.stopwatch import PhaseTimer
 from esper.training.envs.task_optimizer import check_groups, make_optimizer
 from esper.training.policy.actions import ALPHA_CURVES, Action
@@ -223,7 +223,7 @@ class Env:
                 return self.train_batch(optimizers, batch)
 
             summarise = partial(self._summarise_epoch, optimizers)
-            split = join_batches(list(self._training_batches(step))) if self.task.augment else self.epoch_data(step)
+            split = concatenate(list(self._training_batches(step))) if self.task.augment else self.epoch_data(step)
             return train_recorded(graphs, train, summarise, split, self.task.batch_size, set_rates)
         self.network.train()
         for optimizer in optimizers:
@@ -265,7 +265,7 @@ class Env:
     ) -> Tensor:
         """Return the result of `train_epoch` from those of its batches."""
         loss = self._loss.epoch_mean([batch.record for batch in trained], targets)
-        score = torch.cat([batch.score_B for batch in trained]).mean()
+        score = self._score.samples([batch.score_record for batch in trained], targets).mean()
         scaler = self.scaler
         scale = torch.stack((scaler.current(), scaler.growth_tracker().float())) if scaler else loss.new_zeros(2)
         weights = [p for optimizer in optimizers for p in optimizer.parameters]
@@ -309,8 +309,8 @@ class Env:
             if loss.requires_grad:  # not without a trained parameter: a frozen host before its first seed
                 torch.autograd.backward(self.scaler.scale_loss(loss) if self.scaler else loss)
             with torch.no_grad():
-                score_B = self._score(to_float32(output), y)
-            return TrainedBatch(self._loss.record(output, loss), score_B, self._optimize(optimizers))
+                score = self._score.record(to_float32(output), y)
+            return TrainedBatch(self._loss.record(output, loss), score, self._optimize(optimizers))
         finally:  # also after an out-of-memory error
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -427,12 +427,11 @@ class Env:
 
     @torch.no_grad()
     def sample_scores(self, split: Split) -> Tensor:
-        """Return the score of each sample of a split, [N] on the device."""
+        """Return the result of `Score.parts` for a split, on the device."""
         self.network.eval()
         alphas = self.network.alpha_inputs()
-        return torch.cat(
-            [self._score(self.network(x, alphas), y) for x, y in batches(split, self.task.validation_batch)]
-        )
+        outputs = ((self.network(x, alphas), y) for x, y in batches(split, self.task.validation_batch))
+        return self._score.parts(*self._score.record_all(outputs))
 
     def trained_slots(self) -> list[int]:
         """Return the indices of the slots whose seed trains in this epoch."""

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from esper.networks.seeds.outputs import Nested
+
 
 @dataclass(kw_only=True)
 class EpochResult:
@@ -22,8 +24,8 @@ class EpochResult:
         overflows_by_owner: Skipped batches keyed by the owner of the gradient that overflowed ("host" or a slot name).
         grad_norm: Gradient norm of the host; None if the host is frozen.
         metrics: Value of each further metric of the task.
-        contributions: Contribution to the score and its standard error, keyed by index of the slot; only slots with a
-            blended seed.
+        contributions: Contribution to the score and its standard error (None for a score of a whole split), keyed by
+            index of the slot; only slots with a blended seed.
         shapley: Shapley values, keyed by index of the slot; empty if not measured (only at the end of an episode).
     """
 
@@ -39,7 +41,7 @@ class EpochResult:
     growth_tracker: int | None
     skipped_batches: int
     overflows_by_owner: dict[str, int]
-    contributions: dict[int, tuple[float, float]]
+    contributions: dict[int, tuple[float, float | None]]
     shapley: dict[int, float]
 
 
@@ -72,7 +74,8 @@ class TrainedBatch(NamedTuple):
 
     record: Tensor
     """Result of `Loss.record`."""
-    score_B: Tensor
+    score_record: Nested
+    """Result of `Score.record`."""
     norms: list[Tensor]
     """Gradient norm of each owner's parameters before clipping, scalars."""
 

@@ -70,11 +70,12 @@ def find_collapse(view: EnvStatus) -> Breakdown | None:
     The caller rolls the env back after `COLLAPSE_STEPS` consecutive collapses. A network that never beat chance is not
     rolled back: its earlier state is no better, and a new seed may help.
     """
-    chance, score = view.chance_score, view.scores[-1]
-    if score < chance + CHANCE_MARGIN and max(view.scores) > chance + TRAINED_MARGIN:
+    scale = view.score_scale
+    chance, *scores = (scale.fraction(score, view.chance_score) for score in (view.chance_score, *view.scores))
+    if scores[-1] < chance + CHANCE_MARGIN and max(scores) > chance + TRAINED_MARGIN:
         return Breakdown(
             f"it was trained, but its {view.score_name} has been at chance for {COLLAPSE_STEPS} steps",
-            score,
+            scores[-1],
             chance + CHANCE_MARGIN,
         )
     limit, loss = LOSS_EXPLOSION_FACTOR * view.chance_loss, view.train_loss

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from esper.networks.seeds.network import count_samples
-from esper.networks.seeds.outputs import Nested, list_tensors, map_tensors
+from esper.networks.seeds.outputs import Nested, map_tensors
 from esper.networks.tasks.splits import Split, batches
 from esper.training.envs.cuda_graphs import StepGraphs, place_of
 from esper.training.envs.epoch_result import TrainedBatch
@@ -52,12 +52,6 @@ def validate_recorded(graphs: StepGraphs, validate: Callable[[Split], Tensor], s
     """
     split = graphs.memory.place_once(("validation", structure), split)
     return graphs.run(("validation", place_of(split)), lambda: validate(split))
-
-
-def join_batches(parts: Sequence[Split]) -> Split:
-    """Return the samples of batches as one split."""
-    columns = iter(zip(*map(list_tensors, parts), strict=True))
-    return map_tensors(lambda _: torch.cat(next(columns)), parts[0])
 
 
 def _pack(trained: TrainedBatch) -> TrainedBatch:

@@ -51,7 +51,7 @@ def measure_launching(env: Env, lane: Lane) -> float:
         start = time.perf_counter()
         trained = env.train_batch(env.active_optimizers(), batch)
         launching = time.perf_counter() - start
-        return [trained.score_B[:1].float()]
+        return [trained.record.flatten()[:1].float()]
 
     seconds = _time_last(env, lane, train)
     return launching / seconds

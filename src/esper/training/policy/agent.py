@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.networks.seeds.slot import Slot
 from esper.training.policy.actions import ChosenAction
@@ -102,15 +103,16 @@ class EnvStatus:
     Attributes:
         env: Index of the env, from 0.
         slots: Slots of the live network, in the order of the forward pass; read-only. Each has `site` (a `SlotSite`),
-            `stage`, `blueprint`, `alpha`, `age` in epochs and `contribution` as a fraction, and says which ops are
-            legal: `can_germinate`, `can_advance`, `can_set_alpha`, `can_cull` and `can_fossilize`.
+            `stage`, `blueprint`, `alpha`, `age` in epochs and `contribution` to the score (more is better), and says
+            which ops are legal: `can_germinate`, `can_advance`, `can_set_alpha`, `can_cull` and `can_fossilize`.
         step: Number of completed steps of the episode.
         steps: Number of steps of an episode.
         chance_loss: Loss of a constant output: the scale of losses.
-        chance_score: Score of a constant output, a fraction.
+        chance_score: Score of a constant output.
         score_name: Name of the task's score, for messages.
+        score_scale: Range and better end of the scores.
         losses: Validation losses: before the first step, then after each step.
-        scores: Validation scores, fractions, at the same times.
+        scores: Validation scores at the same times: fractions, unless the task's score is one of a whole split.
         train_loss: Training loss of the last step; None before the first.
         train_score: Training score of the last step; None before the first.
         grad_norm: Gradient norm of the host in the last step; None before the first, and if it is frozen.
@@ -132,6 +134,7 @@ class EnvStatus:
     chance_loss: float
     chance_score: float
     score_name: str = "accuracy"
+    score_scale: ScoreScale = PERCENT
     losses: list[float] = field(default_factory=list[float])
     scores: list[float] = field(default_factory=list[float])
     train_loss: float | None = None
@@ -146,6 +149,10 @@ class EnvStatus:
     last_op: int = 0
     last_moved: bool = False
     known_return: float = 0.0
+
+    def share(self, gain: float) -> float:
+        """Return a gain in score, such as a contribution, in units of the reward; see `ScoreScale.share`."""
+        return self.score_scale.share(gain, self.chance_score)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ class HeuristicAgent(NonLearningAgent):
         rules, memory = self._rules, self._memory.setdefault(view.env, _Memory())
         memory.penalties = {name: value / 2 for name, value in memory.penalties.items()}
         for index, slot in enumerate(view.slots):
-            if slot.can_fossilize and self._is_trial_over(slot) and _contributes(slot, rules):
+            if slot.can_fossilize and self._is_trial_over(slot) and _contributes(slot, view, rules):
                 return Action(Op.FOSSILIZE, index)
         for index, slot in enumerate(view.slots):
             if slot.can_cull and self._is_trial_over(slot) and slot.blueprint:
@@ -120,9 +120,9 @@ class HeuristicAgent(NonLearningAgent):
         return slot.stage is Stage.PROBATIONARY and slot.epochs_in_stage >= self._rules.trial_steps
 
 
-def _contributes(slot: Slot, rules: HeuristicRules) -> bool:
+def _contributes(slot: Slot, view: EnvStatus, rules: HeuristicRules) -> bool:
     # Without counterfactuals, contributions are not measured, and every seed counts as contributing.
-    return slot.contribution is None or slot.contribution >= rules.min_contribution
+    return slot.contribution is None or view.share(slot.contribution) >= rules.min_contribution
 
 
 def _plateaued(losses: Sequence[float], rules: HeuristicRules) -> bool:

@@ -182,8 +182,8 @@ def _seed_features(slot: Slot, view: EnvStatus) -> list[float]:
         float(left > 0),
         left / RAMP_EPOCHS[-1],
         float(contribution is not None),
-        10 * (contribution or 0.0),
-        10 * (slot.contribution_velocity or 0.0),
+        10 * view.share(contribution or 0.0),
+        10 * view.share(slot.contribution_velocity or 0.0),
         float(norm is not None),
         _log_norm(norm),
         float(norm is not None and not math.isfinite(norm)),
@@ -225,7 +225,7 @@ def _gain(score: float, view: EnvStatus) -> float:
     """Return a score relative to those of a constant output, 0, and of a perfect one, 1; 0 if it is not finite."""
     if not math.isfinite(score):
         return 0.0
-    return (score - view.chance_score) / max(1.0 - view.chance_score, 1e-3)
+    return _clamp_finite(view.score_scale.skill(score, view.chance_score))
 
 
 def _recent(values: Sequence[float]) -> list[float]:

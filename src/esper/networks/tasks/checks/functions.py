@@ -8,13 +8,22 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from esper.common.score_scale import ScoreScale
 from esper.common.seeding import make_generator
 from esper.common.user_code.references import describe_exception, describe_type, user_errors
 from esper.networks.seeds.network import call_model, count_samples
 from esper.networks.seeds.outputs import Nested
 from esper.networks.tasks.checks.scores import check_default_score, check_sensitivity
 from esper.networks.tasks.hosts import build_host
-from esper.networks.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
+from esper.networks.tasks.losses import (
+    IGNORED_TARGET,
+    CollectedScore,
+    CrossEntropy,
+    Score,
+    as_score,
+    loss_of,
+    score_of,
+)
 from esper.networks.tasks.splits import Split, Splits, take
 from esper.networks.tasks.task import Task
 from esper.networks.tasks.user_calls import UserCalls, describe_value
@@ -33,20 +42,17 @@ def check_functions(task: Task, model: nn.Module, splits: Splits, batch: Split) 
     """
     user = UserCalls(task)
     x, y = batch
-    samples = count_samples(x)
     output = user.call_model(model.eval(), x)
     _check_classes(user, task, splits, output)
     loss = cast("object", user.call_twice("loss", loss_of(task).mean, output, y))
     if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
         raise user.error("loss", f"returned {describe_value(loss)}; return floats [B] or their mean")
     check_default_score(task, output, y)
-    score = _checked_values(user, "score", user.call_twice("score", score_of(task), output, y), samples)
-    if not bool(((score >= 0) & (score <= 1)).all()):
-        raise user.error("score", f"returned {score.min():.3g} to {score.max():.3g}; scores must lie in [0, 1]")
+    score = _call_score(user, "score", score_of(task), output, y)
+    _check_range(user, task.score_scale, score)
     check_sensitivity(task, output, y, score)
     for name, metric in task.metrics.items():
-        field = f"metrics[{name!r}]"
-        _checked_values(user, field, user.call_twice(field, metric, output, y), samples)
+        _call_score(user, f"metrics[{name!r}]", as_score(metric), output, y)
 
 
 def check_augment(task: Task, model: nn.Module, splits: Splits) -> None:
@@ -105,11 +111,29 @@ def _measure(task: Task, model: nn.Module, inputs: Nested, targets: Nested) -> N
     score_of(task)(output, targets)
 
 
-def _checked_values(user: UserCalls, field: str, values: object, samples: int) -> Tensor:
-    """Return the values of a function after checking that they are one float for each sample."""
+def _call_score(user: UserCalls, field: str, score: Score, output: Nested, targets: Nested) -> Tensor:
+    """Return the values of a score or metric after checking that they are one float for each sample, or one number."""
+    values = cast("object", user.call_twice(field, score, output, targets))
+    if isinstance(score, CollectedScore):
+        return cast("Tensor", values)  # a scalar: `CollectedScore` refuses other values
+    samples = count_samples(targets)
     if not isinstance(values, Tensor) or values.shape != (samples,) or not values.is_floating_point():
-        raise user.error(field, f"returned {describe_value(values)} for {samples} samples; return one float each, [B]")
+        advice = "return one float each, [B], or pass esper.over_split(function) for one value of all samples"
+        raise user.error(field, f"returned {describe_value(values)} for {samples} samples; {advice}")
     return values
+
+
+def _check_range(user: UserCalls, scale: ScoreScale, values: Tensor) -> None:
+    """Check that values of the score lie in its range, and that the reward has a best value to compare them with."""
+    if scale.best_possible is None:
+        limit = "highest" if scale.best == "high" else "lowest"
+        problem = f"its {limit} value is the best one and has no limit, so it cannot be rewarded"
+        raise user.error("score", f"{problem}; pass range= with this limit, or a score that has one")
+    low, high = scale.limits
+    if not bool(((values >= low) & (values <= high)).all()):
+        found = f"{values.min():.3g}" if values.dim() == 0 else f"{values.min():.3g} to {values.max():.3g}"
+        advice = "" if scale.is_plain and values.dim() else "; pass its range= and best= to esper.over_split"
+        raise user.error("score", f"returned {found}; scores must lie in [{low:g}, {high:g}]{advice}")
 
 
 def _check_classes(user: UserCalls, task: Task, splits: Splits, output: Nested) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from esper.common.user_code.references import user_errors
 from esper.networks.seeds.network import count_samples
 from esper.networks.seeds.outputs import Nested, are_equal, list_tensors, map_tensors
-from esper.networks.tasks.losses import loss_of, score_of
+from esper.networks.tasks.losses import as_score, loss_of, score_of
 from esper.networks.tasks.splits import Split, take
 from esper.networks.tasks.task import SampleFunction, Task
 from esper.networks.tasks.user_calls import UserCalls, describe_value
@@ -48,7 +48,7 @@ def check_pairing(task: Task, model: nn.Module, batch: Split) -> None:
     if not (is_by_sample and can_broadcast) or are_equal(output, _rolled(output)):
         return
     functions: dict[str, SampleFunction] = {"loss": loss_of(task).mean, "score": score_of(task)}
-    functions |= {f"metrics[{name!r}]": metric for name, metric in task.metrics.items()}
+    functions |= {f"metrics[{name!r}]": as_score(metric) for name, metric in task.metrics.items()}
     for field, function in functions.items():
         together = user.call(field, partial(function, output, targets)).double()
         if values := _values_of_pairs(function, output, targets, together):

@@ -102,7 +102,7 @@ def check_sensitivity(task: Task, output: Nested, targets: Nested, values_B: Ten
     output can be made from the targets.
 
     Args:
-        values_B: Values of the score for the output.
+        values_B: Values of the score for the output; a scalar for a score of a whole split.
 
     Raises:
         TaskError: The score cannot tell outputs apart.
@@ -117,7 +117,8 @@ def check_sensitivity(task: Task, output: Nested, targets: Nested, values_B: Ten
             continue
         if found.shape != values_B.shape or not torch.allclose(found, values_B, rtol=0, atol=_TOLERANCE):
             return
-    value = f"{values_B[0]:.3g}" if bool((values_B == values_B[0]).all()) else "the same values"
+    values = values_B.flatten()
+    value = f"{values[0]:.3g}" if bool((values == values[0]).all()) else "the same values"
     others = "random and constant ones" + (", and for the targets themselves" if is_complete else "")
     problem = f"cannot tell outputs apart: it returned {value} for the outputs of the model, for {others}"
     raise UserCalls(task).error("score", f"{problem}; {_suggest_score(output, targets)}")

@@ -12,7 +12,7 @@ from esper.common.formatting import format_value, pluralise
 from esper.recordings import events as ev
 from esper.recordings.health.rule_context import RuleContext
 from esper.recordings.health.rules.registry import rule, warning
-from esper.recordings.state.health_stats import EnvHealth
+from esper.recordings.state.health_stats import RunHealth
 
 EXPLODING_MIN_SAMPLES = 3
 """Earlier norms that the median needs. `EpisodeExtremes.second_lowest_norms` is a lower bound of it from three on."""
@@ -200,36 +200,43 @@ def _check_skips(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
     },
 )
 def _check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.AnomalyFound]:
-    limits, envs = context.limits, context.health.envs
+    limits = context.limits
     if context.health.is_search:  # its envs train different candidates, and worse ones are pruned
         return
     limit = limits.stalled_envs * context.hysteresis(Rule.STALLED_ENV, "envs")
     rounds = range(event.round - limits.stalled_rounds, event.round)
     fractions: list[float] = []
     for round_ in rounds:
-        stalled, total = _count_stalled(envs.values(), round_, limits)
+        stalled, total = _count_stalled(context.health, round_, limits)
         if stalled < MIN_STALLED_ENVS or stalled < limit * total:
             return
         fractions.append(stalled / total)
     text = f"{fractions[-1]:.0%} of the envs stalled in round {event.round - 1}, and {limits.stalled_envs:.0%} or more "
-    text += f"in each of the last {pluralise(len(rounds), 'round')}: their {context.health.score_name} stopped rising "
-    text += f"{100 * limits.stalled_gap:.0f} pp below the median"
+    text += (
+        f"in each of the last {pluralise(len(rounds), 'round')}: their {context.health.score_name} stopped improving "
+    )
+    skill = "" if context.health.score_scale.is_plain else " of skill"
+    text += f"{100 * limits.stalled_gap:.0f} pp{skill} below the median"
     text += " of their structure" if context.health.chance_by_structure else ""
     yield warning(Rule.STALLED_ENV, "envs", fractions[-1], limits.stalled_envs, text)
 
 
-def _count_stalled(envs: Iterable[EnvHealth], round_: int, limits: AnomalyConfig) -> tuple[int, int]:
+def _count_stalled(health: RunHealth, round_: int, limits: AnomalyConfig) -> tuple[int, int]:
     """Return the number of envs that had stalled at the end of a round, and the number of all envs.
 
     Only envs of one structure are compared: the tasks of a family differ in the score that they allow.
     """
-    ends = [end for env in envs for end in env.ends if end.round == round_]
+    ends = [end for env in health.envs.values() for end in env.ends if end.round == round_]
     stalled = 0
     for structure in {end.structure for end in ends}:
         alike = [end for end in ends if end.structure == structure]
-        finite = [end.score for end in alike if math.isfinite(end.score)]
+        scores = [health.score_scale.fraction(end.score, health.chance_score) for end in alike]
+        finite = [score for score in scores if math.isfinite(score)]
         low = median(finite) - limits.stalled_gap if finite else -math.inf
-        stalled += sum(end.steps_since_best >= limits.stalled_steps and end.score < low for end in alike)
+        stalled += sum(
+            end.steps_since_best >= limits.stalled_steps and score < low
+            for end, score in zip(alike, scores, strict=True)
+        )
     return stalled, len(ends)
 
 
