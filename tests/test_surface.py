@@ -93,10 +93,10 @@ CHOICES = {
 
 PYTHON = {
     "esper": "Action AdamW Agent Chance CheckpointError ChosenAction ConfigError EnvStatus Family Group Grown "
-    "HarvestError Loss NonLearningAgent Op Optimizer ReadError RecordedRun RecordingError RunFailedError SGD Schedule "
-    "Setting Slot SlotSite Splits Task TaskError TaskReport TrainedRun WAITING accuracy advance_action blueprint check "
-    "constant cooldown cosine cross_entropy germinate_action grow load_grown no_decay one_cycle over_split read_run "
-    "starts_at_zero train what_if",
+    "HarvestError Loss NonLearningAgent Op Optimizer PerSample ReadError RecordedRun RecordingError RunFailedError SGD "
+    "Schedule Setting Slot SlotSite Splits Task TaskError TaskReport TrainedRun WAITING accuracy advance_action "
+    "blueprint check constant cooldown cosine cross_entropy germinate_action grow load_grown no_decay one_cycle "
+    "over_split read_run starts_at_zero train what_if",
     "RecordedRun": "config curves decisions events name notices plot search table",
     "RecordedDecision": "round step env op target choices probability",
     "TrainedRun": "directory status rounds score",

@@ -22,6 +22,7 @@ from .networks.tasks.optimizers import AdamW as AdamW
 from .networks.tasks.optimizers import Group as Group
 from .networks.tasks.optimizers import Optimizer as Optimizer
 from .networks.tasks.optimizers import no_decay as no_decay
+from .networks.tasks.per_sample import PerSample as PerSample
 from .networks.tasks.schedules import Schedule as Schedule
 from .networks.tasks.schedules import constant as constant
 from .networks.tasks.schedules import cooldown as cooldown

@@ -14,7 +14,7 @@ import random
 import threading
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,8 +45,13 @@ def make_generator(seed: int, purpose: str, *key: int) -> torch.Generator:
         purpose: Name of the use, e.g. `decisions`.
         key: Env, round, step, slot: the numbers that distinguish this use from others with the same purpose.
     """
+    return torch.Generator().manual_seed(derive_seed(seed, purpose, *key))
+
+
+def derive_seed(seed: int, purpose: str, *key: int) -> int:
+    """Return the random seed of `make_generator`, 0 to 2^63 − 1."""
     digest = hashlib.blake2b(":".join([str(seed), purpose, *map(str, key)]).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+    return int.from_bytes(digest) >> 1
 
 
 def seed_global_generators(number: int, device: torch.device = _CPU) -> None:
@@ -62,6 +67,14 @@ def seed_global_generators(number: int, device: torch.device = _CPU) -> None:
         torch.cuda.manual_seed(number)
     np.random.seed(number % 2**32)
     random.seed(number)
+
+
+def global_states() -> tuple[object, ...]:
+    """Return the states of the global generators of the CPU, of torch, numpy and random, as values that compare."""
+    of_numpy: Any = np.random.get_state(legacy=True)
+    _, keys, *others = of_numpy
+    of_torch = torch.default_generator.get_state().numpy().tobytes()
+    return of_torch, keys.tobytes(), others, random.getstate()
 
 
 _generators_lock = threading.RLock()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
@@ -39,12 +41,33 @@ def is_in_package(filename: str) -> bool:
     return filename.startswith(_PACKAGE_PREFIX)
 
 
+_waited_for: dict[int, Callable[[], CodePlace | None]] = {}
+"""Functions that return where another process is, keyed by the thread that waits for it."""
+
+
+@contextmanager
+def waiting_for(find_place: Callable[[], CodePlace | None]) -> Generator[None]:
+    """Context in which the current thread waits for the user's code in another process.
+
+    Args:
+        find_place: Returns the place of that process in the user's code; None if it is not known.
+    """
+    thread = threading.get_ident()
+    _waited_for[thread] = find_place
+    try:
+        yield
+    finally:
+        del _waited_for[thread]
+
+
 def find_in_thread(thread: int | None) -> CodePlace | None:
-    """Return the innermost place in the user's own code that a thread is in; None if there is none.
+    """Return the innermost place in the user's own code that a thread is in, or for which it waits; None without one.
 
     Args:
         thread: Identifier of the thread; None if it has not started.
     """
+    if find_place := _waited_for.get(thread or 0):
+        return find_place()
     frames = frames_of_call(sys._current_frames().get(thread or 0))  # pyright: ignore[reportPrivateUsage]
     places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in reversed(frames)]
     return find_own(places, libraries=False)

@@ -14,6 +14,7 @@ from esper.common.system.ranks import RankGroup
 from esper.common.user_code.isolation import isolated
 from esper.common.user_code.references import describe_exception, user_errors
 from esper.networks.tasks.family import structures_of
+from esper.networks.tasks.per_sample import PerSample
 from esper.networks.tasks.splits import Splits, TaskData, read_data, write_data
 from esper.networks.tasks.task import Task
 
@@ -27,7 +28,9 @@ def load_data(task: Task, directory: Path | None) -> TaskData:
     structures = structures_of(task)
     loaded = {structure.data: structure for structure in structures}
     splits = {data: _load_splits(structure, directory) for data, structure in loaded.items()}
-    return tuple(splits[structure.data] for structure in structures)
+    keys = {(structure.data, id(structure.augment)): structure for structure in structures}
+    changed = {key: _transformed(structure, splits[structure.data]) for key, structure in keys.items()}
+    return tuple(changed[structure.data, id(structure.augment)] for structure in structures)
 
 
 def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: RankInfo) -> TaskData:
@@ -75,6 +78,16 @@ def _load_splits(task: Task, directory: Path | None) -> Splits:
     if not isinstance(splits, Splits):
         raise TaskError(f"data of task {task.name} returned a {type(splits).__name__}; return esper.Splits")
     return splits
+
+
+def _transformed(task: Task, splits: Splits) -> Splits:
+    """Return the data with the transform of a task, if it has one for each sample. Raises TaskError."""
+    if not isinstance(task.augment, PerSample):
+        return splits
+    try:
+        return splits.transformed(task.augment.transform)
+    except ValueError as error:
+        raise TaskError(f"augment of task {task.name}: {error}") from error
 
 
 def _describe(error: OSError | TaskError, task: Task) -> str:

@@ -45,7 +45,7 @@ from esper.networks.tasks.hosts import build_host, find_submodule
 from esper.networks.tasks.losses import loss_of
 from esper.networks.tasks.profile import TaskProfile, combine_profiles
 from esper.networks.tasks.split_score import SplitScore
-from esper.networks.tasks.splits import Split, Splits, TaskData, take
+from esper.networks.tasks.splits import Splits, TaskData, spread, take
 from esper.networks.tasks.task import Chance, Slot, Task
 from esper.networks.tasks.user_calls import UserCalls
 
@@ -74,13 +74,6 @@ def probe_task(task: Task, data: TaskData, slots: Sequence[str] = ()) -> TaskPro
         check_settings(task, data)
         probes = [_Probe(structure, splits, slots) for structure, splits in zip(task.structures, data, strict=True)]
         return combine_profiles([probe.run() for probe in probes])
-
-
-def _spread(split: Split, size: int) -> Split:
-    """Return up to `size` samples from all parts of a split. The first ones may be of one class."""
-    total = count_samples(split[0])
-    size = min(size, total)
-    return take(split, torch.arange(size) * total // size)
 
 
 def _largest_kernel(model: nn.Module) -> int:
@@ -115,7 +108,7 @@ class _Probe:
         layouts = {name: self._layout(name, *(found[name] for found in outputs)) for name in order}
         check_functions(self.task, model, self.splits, self.batches[-1])
         perturbed = self._perturbed_model().eval()
-        check_pairing(self.task, perturbed, _spread(self.splits.train, _PAIRED_SAMPLES))
+        check_pairing(self.task, perturbed, spread(self.splits.train, _PAIRED_SAMPLES))
         check_augment(self.task, model, self.splits)
         check_last_batch(self.task, self.splits)
         self._check_gradients(order)
@@ -367,7 +360,7 @@ class _Probe:
         raise self._user.error(field, f"{problem}; {advice}")
 
     def _measure_chance(self, model: nn.Module) -> Chance:
-        x, y = _spread(self.splits.validation, self.task.validation_batch)
+        x, y = spread(self.splits.validation, self.task.validation_batch)
         with torch.no_grad():
             return measure_chance(self.task, self._user.call_model(model.eval(), x), y)
 

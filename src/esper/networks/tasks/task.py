@@ -13,6 +13,7 @@ from esper.common.configuration.config import MAX_COUNT
 from esper.common.score_scale import PERCENT, ScoreScale
 from esper.common.user_code.references import describe_type
 from esper.networks.tasks.optimizers import SGD, AdamW, AnyOptimizer, Optimizer, set_number
+from esper.networks.tasks.per_sample import PerSample
 from esper.networks.tasks.schedules import AnySchedule, cooldown
 from esper.networks.tasks.split_score import SplitScore, is_metric
 
@@ -99,8 +100,8 @@ class Task:
         score_name: Name of the score on every screen.
         chance: Loss and score of a constant output; None: measured at the start.
         metrics: Further functions as `score`, with any finite value, recorded after each step and not rewarded.
-        augment: Function of input, targets and generator that returns both again, applied to each training batch. The
-            generator is on the device of the data.
+        augment: Function of input, targets and generator that returns both again, applied to each training batch, with
+            a generator on the device of the data; or `esper.PerSample(transform)`.
         optimizer: Optimizer of the host.
         seed_optimizer: Optimizer of each seed.
         schedule: Factor of the learning rates over an episode: `esper.cooldown`, `esper.constant`, `esper.cosine()`,
@@ -143,7 +144,7 @@ class Task:
     score_name: str = "accuracy"
     chance: Chance | None = None
     metrics: Mapping[str, SampleFunction | SplitScore] = field(default_factory=dict[str, "SampleFunction | SplitScore"])
-    augment: Callable[[Any, Any, torch.Generator], tuple[Any, Any]] | None = None
+    augment: Callable[[Any, Any, torch.Generator], tuple[Any, Any]] | PerSample | None = None
     train: bool | Sequence[str] = True
     batch_size: int = 128
     validation_batch: int = 1024
@@ -238,7 +239,7 @@ _FIELD_TYPES: dict[str, tuple[Any, str]] = {
     "score_name": (str, "a text"),
     "chance": (Chance | None, "esper.Chance(loss, score)"),
     "metrics": (Mapping, "a dict from names to functions"),
-    "augment": ((Callable, NoneType), "a function"),
+    "augment": ((Callable, PerSample, NoneType), "a function, or esper.PerSample(transform)"),
     "train": ((bool, Collection), 'True, False or a list of paths, as in train=["head"]'),
     "batch_size": (int, "a whole number"),
     "validation_batch": (int, "a whole number"),

@@ -24,7 +24,7 @@ from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.layouts import Layout
 from esper.networks.seeds.masks import read_mask
 from esper.networks.seeds.network import call_model
-from esper.networks.seeds.outputs import Nested, first_tensor, list_tensors, replace_first_tensor
+from esper.networks.seeds.outputs import Nested, first_tensor, replace_first_tensor
 from esper.networks.seeds.slot import Slot
 from esper.networks.seeds.tensors import named_tensors
 from esper.networks.tasks.family import TaskFamily
@@ -223,6 +223,6 @@ def sample_scores(model: nn.Module, split: Split, task: Task) -> Tensor:
     """
     model.eval()
     score = score_of(task)
-    with forked_generators(0, list_tensors(split)[0].device):
+    with forked_generators(0, next(model.parameters()).device):
         outputs = ((call_model(model, x), y) for x, y in batches(split, task.validation_batch))
         return score.parts(*score.record_all(outputs))

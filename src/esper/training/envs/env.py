@@ -19,16 +19,18 @@ from esper.common.seeding import EpisodeKey, forked_generators, make_generator, 
 from esper.networks.seeds.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.networks.seeds.lifecycle import GateConfig, StageTransition
 from esper.networks.seeds.network import GrowingNetwork, count_samples
-from esper.networks.seeds.outputs import Nested, concatenate, to_float32
+from esper.networks.seeds.outputs import Nested, concatenate, map_tensors, to_float32
 from esper.networks.seeds.tensors import module_tensors
 from esper.networks.tasks.contexts import context_splits, draw_context
 from esper.networks.tasks.family import LEARNING_RATE
+from esper.networks.tasks.lazy_split import LazySplit, ReadPlan
 from esper.networks.tasks.losses import loss_of, score_of
+from esper.networks.tasks.per_sample import PerSample
 from esper.networks.tasks.schedules import is_by_step, lr_factor
-from esper.networks.tasks.splits import Split, TaskData, batches, take
+from esper.networks.tasks.splits import Split, TaskData, batches, lazy_of, take
 from esper.training.envs.counterfactual import read_effects, validate_variants
 from esper.training.envs.cuda_graphs import StepGraphs
-from esper.training.envs.epoch_result import EpochResult, TrainedBatch, TrainedValues, Validation
+from esper.training.envs.epoch_result import EpochResult, SmallResults, TrainedBatch, TrainedValues, Validation
 from esper.training.envs.fused_ops import foreach_norm, l2_norm
 from esper.training.envs.grad_norms import summarise_norms
 from esper.training.envs.hosts import HostFactory, HostKind
@@ -223,17 +225,21 @@ class Env:
                 return self.train_batch(optimizers, batch)
 
             summarise = partial(self._summarise_epoch, optimizers)
-            split = concatenate(list(self._training_batches(step))) if self.task.augment else self.epoch_data(step)
+            is_joined = self.task.augment or lazy_of(self.splits.train)
+            split = concatenate(list(self.training_batches(step))) if is_joined else self.epoch_data(step)
             return train_recorded(graphs, train, summarise, split, self.task.batch_size, set_rates)
         self.network.train()
         for optimizer in optimizers:
             optimizer.begin_epoch()
+        is_long = lazy_of(self.splits.train) is not None and self._device.type == "cpu"
+        keep = SmallResults().keep if is_long else None
         trained: list[TrainedBatch] = []
         targets: list[Nested] = []
-        for number, batch in enumerate(self._training_batches(step)):
+        for number, batch in enumerate(self.training_batches(step)):
             set_rates(number)
-            trained.append(self.train_batch(optimizers, batch))
-            targets.append(batch[1])
+            result, target = self.train_batch(optimizers, batch), batch[1]
+            trained.append(map_tensors(keep, result) if keep else result)
+            targets.append(map_tensors(keep, target) if keep else target)
         for optimizer in optimizers:
             optimizer.end_epoch()
         return self._summarise_epoch(optimizers, trained, targets)
@@ -341,8 +347,12 @@ class Env:
         return count_samples(self._data[self.context.structure].train[0])
 
     def epoch_data(self, step: int) -> Split:
-        """Return inputs and targets of one epoch, in an order that depends on the host, the round and the step."""
-        generator = self._make_generator("order", step)
+        """Return inputs and targets of one epoch."""
+        order_N = self._epoch_order(self._make_generator("order", step))
+        return take(self.splits.train, order_N.to(self._device, non_blocking=True))
+
+    def _epoch_order(self, generator: torch.Generator) -> Tensor:
+        """Return the indices of the samples of an epoch, from a generator of the host, the round and the step."""
         pinned = self._device.type == "cuda"  # a copy from pageable memory would block the host
         samples = count_samples(self.splits.train[0])
         # A context with few samples repeats them, so that all contexts have equally many batches in an epoch.
@@ -351,18 +361,34 @@ class Env:
         order_N = orders[0]
         if passes > 1:
             order_N = torch.cat(orders, out=torch.empty(passes * samples, dtype=torch.int64, pin_memory=pinned))
-        return take(self.splits.train, order_N[: self.samples_per_epoch].to(self._device, non_blocking=True))
+        return order_N[: self.samples_per_epoch]
 
-    def _training_batches(self, step: int) -> Iterator[Split]:
+    def training_batches(self, step: int) -> Iterator[Split]:
         """Yield the batches of an epoch, augmented as the task says."""
-        parts = batches(self.epoch_data(step), self.task.batch_size)
+        lazy = lazy_of(self.splits.train)
+        if lazy is None:
+            parts = batches(self.epoch_data(step), self.task.batch_size)
+        else:
+            parts = lazy.read(self._training_plan(lazy, step))
         augment = self.task.augment
-        if augment is None:
+        if augment is None or isinstance(augment, PerSample):
             yield from parts
             return
         number = self._make_generator("augmentation", step).initial_seed()
         generator = torch.Generator(self._device).manual_seed(number)
         yield from (augment(*part, generator) for part in parts)
+
+    def _training_plan(self, lazy: LazySplit, step: int) -> ReadPlan:
+        order = partial(self._epoch_order, self._make_generator("order", step))
+        seeds = self.key.seed, self._host, self.key.round, step
+        return lazy.ordered_plan(seeds, self.task.batch_size, order)
+
+    def expect_reads(self, step: int) -> None:
+        """Let the readers read ahead what an epoch and its validation need that is not in memory."""
+        if (lazy := lazy_of(self.splits.train)) is not None:
+            lazy.expect(self._training_plan(lazy, step))
+        if (lazy := lazy_of(self.splits.validation)) is not None:
+            lazy.expect(lazy.plan(self.task.validation_batch))
 
     def seeded(self, purpose: str) -> AbstractContextManager[None]:
         """Seed the global generators for one use in this round, for a network that draws in evaluation mode too."""
@@ -419,8 +445,10 @@ class Env:
             self.network.eval()
             return validate_variants(self.network, slots, split, self.task, subsets=subsets)
 
-        # Shapley values are measured once per episode, so a graph would hardly be used again.
-        graphs = None if subsets else self._select_graphs(self.active_optimizers())
+        # Shapley values are measured once per episode, so a graph would hardly be used again. A split that is read when
+        # it is needed may not fit into buffers.
+        is_launched = subsets or lazy_of(self.splits.validation) is not None
+        graphs = None if is_launched else self._select_graphs(self.active_optimizers())
         if graphs is None:
             return run(self.splits.validation)
         return validate_recorded(graphs, run, self.context.structure, self.splits.validation)

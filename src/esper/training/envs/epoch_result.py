@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from esper.networks.seeds.outputs import Nested
@@ -83,3 +84,28 @@ class TrainedBatch(NamedTuple):
 def max_result_width(slots: int, metrics: int) -> int:
     """Return the maximum number of values that `train_epoch` and `validate` together return for one env."""
     return (len(TrainedValues._fields) + 2 * (1 + slots)) + (len(Validation._fields) + metrics + 3 * slots)
+
+
+class SmallResults:
+    """Copies the results of many batches into a few large blocks of the CPU.
+
+    Between the activations of the batches, thousands of small tensors would fragment the memory: the C library could
+    not reuse what lies between them.
+    """
+
+    _BLOCK = 1 << 16
+    """Values of a block; a tensor with more is kept as it is."""
+
+    def __init__(self) -> None:
+        self._free: dict[torch.dtype, Tensor] = {}
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a small tensor in a block."""
+        size = tensor.numel()
+        if size > self._BLOCK:
+            return tensor
+        free = self._free.get(tensor.dtype)
+        if free is None or len(free) < size:
+            free = tensor.new_empty(self._BLOCK)
+        self._free[tensor.dtype] = free[size:]
+        return free[:size].view(tensor.shape).copy_(tensor.detach())

@@ -14,7 +14,7 @@ from esper.common.domain import AlphaCurve, Stage
 from esper.common.seeding import make_generator
 from esper.networks.seeds.blend import INITIAL_RAMP_EPOCHS, Blend
 from esper.networks.seeds.network import count_samples
-from esper.networks.seeds.outputs import map_tensors
+from esper.networks.tasks.splits import batches
 from esper.training.envs.cuda_graphs import CudaGraphs
 from esper.training.envs.env import Env
 from esper.training.envs.env_state import env_state_tensors
@@ -89,8 +89,7 @@ def _shorten(env: Env) -> None:
     samples = min(env.samples_per_epoch, _BATCHES * size + size // 2)
     env.task = replace(env.task, samples_per_epoch=samples)
     limit = min(_VALIDATION_BATCHES * env.task.validation_batch, count_samples(env.splits.validation[0]))
-    shorter = map_tensors(lambda tensor: tensor.narrow(0, 0, limit), env.splits.validation)
-    env.splits = replace(env.splits, validation=shorter)
+    env.splits = replace(env.splits, validation=next(iter(batches(env.splits.validation, limit))))
 
 
 def _difference(

@@ -134,6 +134,8 @@ class Lane:
             return start_all(partial(send, worker, part) for worker, part in parts)
 
         def train_and_validate(env: Env) -> DeviceResults:
+            if env is envs[0]:
+                expect_reads(envs, step)
             prepare(env)
             return env.run_epoch(step, self.stopwatch, last=last)
 
@@ -169,6 +171,12 @@ class Lane:
         self._thread.shutdown(wait=self.supervisor.abandoned is None, cancel_futures=True)
         for worker in self._workers:
             worker.close()
+
+
+def expect_reads(envs: Sequence[Env], step: int) -> None:
+    """Let the readers read ahead what envs need that train one after another in the calling thread."""
+    for env in envs:
+        env.expect_reads(step)
 
 
 def start_all(starts: Iterable[Callable[[], PendingResults]]) -> PendingResults:

@@ -6,7 +6,6 @@ import time
 
 import torch
 
-from esper.networks.tasks.splits import batches
 from esper.training.envs.cuda_graphs import CudaGraphs
 from esper.training.envs.env import Env
 from esper.training.envs.graph_check import graph_problem
@@ -47,7 +46,7 @@ def measure_launching(env: Env, lane: Lane) -> float:
 
     def train(env: Env) -> DeviceResults:
         nonlocal launching
-        batch = next(iter(batches(env.epoch_data(0), env.task.batch_size)))
+        batch = next(iter(env.training_batches(0)))
         start = time.perf_counter()
         trained = env.train_batch(env.active_optimizers(), batch)
         launching = time.perf_counter() - start

@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import torch
+
 from esper.common.configuration.config import Config, ConfigError
+from esper.common.formatting import format_bytes
 from esper.common.seeding import EpisodeKey
 from esper.networks.seeds.lifecycle import StageTransition
+from esper.networks.seeds.network import count_samples
+from esper.networks.seeds.outputs import list_tensors
 from esper.networks.tasks.contexts import find_round
 from esper.networks.tasks.family import TaskFamily, structures_of
 from esper.networks.tasks.optimizers import Optimizer, optimizer_name
 from esper.networks.tasks.profile import TaskProfile
 from esper.networks.tasks.registry import is_built_in
-from esper.networks.tasks.splits import TaskData
+from esper.networks.tasks.splits import Split, TaskData, is_lazy, lazy_of, take, with_readers
 from esper.networks.tasks.task import Task
 from esper.training.envs.env import Env
 from esper.training.envs.epoch_result import EpochResult, Validation, max_result_width
@@ -32,6 +37,7 @@ from esper.training.lanes.errors import FaultError
 from esper.training.lanes.gpu_workers import MIN_LAUNCHING, fitting_workers, useful_workers
 from esper.training.lanes.lane import Lane, PendingResults, open_lanes, start_all
 from esper.training.lanes.measurements import check_graphs, measure_epoch, measure_launching
+from esper.training.lanes.readers import Readers, reader_count
 from esper.training.lanes.runner import DeviceResults
 from esper.training.lanes.spawn import WorkerSpawner
 from esper.training.lanes.worker import WorkerInit, write_worker_data
@@ -47,6 +53,9 @@ class EnvEpoch:
     moves: list[StageTransition]
     measured: EpochResult
 
+
+MAX_GRAPH_EPOCH = 2 << 30
+"""Maximum number of bytes of an epoch that is read when it is needed and copied into the buffers of graphs."""
 
 PendingEpochs = Callable[[], dict[Env, EnvEpoch]]
 """Waits for the epochs of some envs and returns their results. Raises FaultError."""
@@ -92,6 +101,8 @@ class EnvPool:
         single_stream = config.shares_loss_scale
         width = max_result_width(len(profile.sites), len(task.metrics))
         check_recipe(task, profile, data, config.steps)
+        self._spawner, self._config = spawner or WorkerSpawner(), config
+        self._readers, data = self._open_readers(data, len(lanes))
         set_float32_precision(config.amp)
         self.lanes = open_lanes(
             lanes[: len(env_range)],
@@ -111,7 +122,6 @@ class EnvPool:
         """Seconds that this thread worked between two waits for results, in the last two of these times."""
         self._waited_until = time.perf_counter()
         self.supervisor = CallSupervisor()
-        self._spawner, self._config = spawner or WorkerSpawner(), config
         self._hosts_on = {
             device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
         }
@@ -133,6 +143,21 @@ class EnvPool:
             self._make_env(index, self.lanes[lane], scaler_on[self.lanes[lane]]())
             for index, lane in zip(env_range, self.lane_indices, strict=True)
         ]
+
+    def _open_readers(self, data: TaskData, lanes: int) -> tuple[Readers | None, TaskData]:
+        """Start the readers of this process, if some data are not in memory; return the data that they read.
+
+        Closes the spawner and raises ConfigError if they cannot be started.
+        """
+        if not is_lazy(data):
+            return None, data
+        try:
+            write_worker_data(data, self._spawner.data_file, is_family=self.is_family)
+            readers = Readers(self.task.source, self._spawner.data_file.fileno(), reader_count(lanes))
+            return readers, with_readers(data, readers)
+        except OSError as error:
+            self._spawner.close()
+            raise ConfigError(f"the processes that read the data cannot be started: {error.strerror}") from error
 
     def _make_env(self, index: int, lane: Lane, scaler: LossScaler | None) -> Env:
         return Env(index, self._hosts_on[lane.device], lane.data, self._config, scaler)
@@ -168,6 +193,10 @@ class EnvPool:
                 problem = f"{optimizer_name(spec)} is not recorded in graphs"
                 self.notices.append(f"the kernels of {task.name} are launched one by one: {problem}")
                 return False
+        if (size := _epoch_bytes(task, lane.data[structure].train)) > MAX_GRAPH_EPOCH:
+            problem = f"an epoch has {format_bytes(size)} of samples that are read when they are needed"
+            self.notices.append(f"the kernels of {task.name} are launched one by one: {problem}; see samples_per_epoch")
+            return False
         env = self._env_to_measure(lane, structure) if task.cuda_graphs != "off" else None
         if env is None or lane.cuda_graphs is None or env.context.structure != structure:
             return False
@@ -226,9 +255,11 @@ class EnvPool:
         # As the CPU lanes use them: these workers need no copy of their own.
         ready = next((lane.data for lane in with_workers if is_cpu_lane(lane.name)), data)
         try:
-            write_worker_data(ready, self._spawner.data_file, is_family=self.is_family)
+            if self._readers is None:
+                write_worker_data(ready, self._spawner.data_file, is_family=self.is_family)
             fd = self._spawner.data_file.fileno()
-            init = WorkerInit(self.task.source or self.task, self.profile, self._config, fd, self._recorded)
+            readers = reader_count(len(self.lanes)) if self._readers else 0
+            init = WorkerInit(self.task.source or self.task, self.profile, self._config, fd, self._recorded, readers)
             for lane in with_workers:
                 lane.start_workers(workers[lane], init, self._spawner)
         except OSError as error:
@@ -341,6 +372,8 @@ class EnvPool:
         """Stop the threads and workers of the lanes, and close the spawner."""
         for lane in self.lanes:
             lane.close()
+        if self._readers is not None:
+            self._readers.close()
         self._spawner.close()
 
     def _start_on_lanes(
@@ -397,6 +430,15 @@ class EnvPool:
         minimum = min(load.values(), default=0.0)
         limit = sum(env.epoch_seconds for env in envs) / max(len(load), 1)
         self._surplus = {lane: min(seconds - minimum, limit) for lane, seconds in load.items()}
+
+
+def _epoch_bytes(task: Task, split: Split) -> int:
+    """Return the bytes of the samples of an epoch, which graphs read from buffers; 0 if they are in memory anyway."""
+    if lazy_of(split) is None:
+        return 0
+    return sum(tensor.nbytes for tensor in list_tensors(take(split, torch.zeros(1, dtype=torch.int64)))) * (
+        task.count_epoch_samples(count_samples(split[0]))
+    )
 
 
 def can_be_imported(task: Task) -> bool:

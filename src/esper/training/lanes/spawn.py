@@ -20,26 +20,34 @@ from esper.training.lanes.channel import FILES, Channel, open_message_file
 _PROGRAM = """
 from esper.training.lanes import spawn
 line = spawn.connect()
-from esper.training.lanes.worker import serve
+from esper.training.lanes.{} import serve
 serve(*line)
 """
-"""Program of a worker. It connects before it imports torch.
+"""Program of a worker or a reader, given its module. It connects before it imports torch.
 
 Not `-m`: as `__main__`, the classes would have other names, which pickle could not resolve.
 """
+
+
+END_TIMEOUT_S = 10.0
+"""Seconds in which a process that has closed its pipe must end."""
+MAX_OUTPUT_BYTES = 10_000
+"""Maximum length of the end of a worker's output that a fault contains."""
 
 
 class SpawnedWorker:
     """A worker process and the channel to it.
 
     Args:
+        name: Name of its main thread.
         data_fd: File descriptor of the data, which the process inherits.
+        module: Module of its function `serve`.
 
     Raises:
         OSError: The process cannot be started.
     """
 
-    def __init__(self, lane: str, data_fd: int) -> None:
+    def __init__(self, name: str, data_fd: int, module: str = "worker") -> None:
         with contextlib.ExitStack() as opened:
             pipe, worker_end = Pipe()
             opened.enter_context(pipe)
@@ -48,7 +56,7 @@ class SpawnedWorker:
             self.channel = Channel(pipe, files, owns_files=True)
             with worker_end:
                 inherited = worker_end.fileno(), *files
-                command, environment = python_command(_PROGRAM, lane, *map(str, inherited))
+                command, environment = python_command(_PROGRAM.format(module), name, *map(str, inherited))
                 self.process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -60,6 +68,21 @@ class SpawnedWorker:
                 )
             self._opened = opened.pop_all()
         self.is_open = True
+
+    def describe_end(self, error: Exception) -> tuple[str, str | None]:
+        """Return how the process ended, and its output. It has closed its pipe, so it ends soon if not yet.
+
+        Args:
+            error: Error of the channel.
+        """
+        try:
+            code = self.process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # it is alive, so the error is one of this process
+            return f"cannot be reached: {error}", None
+        size = self.output.seek(0, os.SEEK_END)
+        self.output.seek(max(0, size - MAX_OUTPUT_BYTES))
+        output = self.output.read().decode(errors="replace")
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}", output or None
 
     def close(self) -> None:
         """Kill the process, which holds no state that is needed later. May be called again."""

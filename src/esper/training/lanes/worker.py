@@ -11,8 +11,6 @@ and runs several times slower (`docs/log/2026-11.md`, "One message per lane and 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +26,7 @@ from esper.networks.seeds.outputs import map_tensors
 from esper.networks.tasks.loading import load_source
 from esper.networks.tasks.profile import TaskProfile
 from esper.networks.tasks.settings import override_settings
-from esper.networks.tasks.splits import Splits, TaskData, map_data, move_data, read_data, write_data
+from esper.networks.tasks.splits import Splits, TaskData, map_data, move_data, read_data, with_readers, write_data
 from esper.networks.tasks.task import Task, TaskSource
 from esper.training.envs.cuda_graphs import CudaGraphs
 from esper.training.envs.env import Env
@@ -41,15 +39,12 @@ from esper.training.lanes.channel import Channel
 from esper.training.lanes.devices import torch_device
 from esper.training.lanes.errors import FaultError
 from esper.training.lanes.printed_lines import Printed, PrintedLines, print_for_worker
+from esper.training.lanes.readers import Readers
 from esper.training.lanes.runner import DeviceResults, EnvRunner
 from esper.training.lanes.spawn import WorkerSpawner
 
-END_TIMEOUT_S = 10.0
-"""Seconds in which a process that has closed its pipe must end."""
 SILENCE_S = 5.0
 """Seconds without a reply after which a worker is checked, again and again, for being stopped."""
-MAX_OUTPUT_BYTES = 10_000
-"""Maximum length of the end of a worker's output that a fault contains."""
 
 
 class WorkerInit(NamedTuple):
@@ -63,6 +58,8 @@ class WorkerInit(NamedTuple):
     """File descriptor of the data; see `write_worker_data`."""
     recorded: frozenset[int]
     """Structures that are trained by CUDA graphs on a GPU."""
+    readers: int
+    """Number of readers of the worker; 0 if all data are in memory."""
 
 
 class EpochRequest(NamedTuple):
@@ -103,7 +100,7 @@ class WorkerMessage(NamedTuple):
 
 
 def write_worker_data(data: TaskData, file: IO[bytes], *, is_family: bool) -> None:
-    """Write the data that workers need to a file that all of them map.
+    """Write the data that workers and readers need to a file that all of them map.
 
     Args:
         is_family: Keep the test split. No worker tests a network, but the settings of a family may draw random numbers
@@ -216,21 +213,10 @@ class WorkerProcess:
         """
         self._supervisor.note(self, None)
         if self._worker.is_open:
-            self._end = self._describe_end(error)
+            self._end = self._worker.describe_end(error)
             self.close()
         how, output = self._end  # of the first request that failed, if several were in progress
         return FaultError(f"the worker process of lane {self._lane} {how}", output)
-
-    def _describe_end(self, error: Exception) -> tuple[str, str | None]:
-        """Return how the process ended, and its output. It has closed its pipe, so it ends soon if not yet."""
-        try:
-            code = self._worker.process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # it is alive, so the error is one of this process
-            return f"cannot be reached: {error}", None
-        size = self._worker.output.seek(0, os.SEEK_END)
-        self._worker.output.seek(max(0, size - MAX_OUTPUT_BYTES))
-        output = self._worker.output.read().decode(errors="replace")
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}", output or None
 
     def close(self) -> None:
         """Kill the process."""
@@ -254,6 +240,9 @@ def _serve(channel: Channel, lane: str, printed: PrintedLines) -> None:
     dtype = resolve_amp(config.amp, device, float32_defaults=task.float32_defaults)
     # On a CPU, the data already have this dtype and layout, and stay in the memory that all processes map.
     mapped = read_data(Path(f"/dev/fd/{init.data_fd}"))
+    if init.readers:
+        source = init.task if isinstance(init.task, TaskSource) else None
+        mapped = with_readers(mapped, Readers(source, init.data_fd, init.readers))
     data = move_data(mapped, device, dtype, channels_last=init.profile.channels_last)
     scaler = make_scaler_factory(config.amp, config.scaler, device)
     hosts = HostFactory(task, init.profile, device, config.seed)
@@ -304,6 +293,8 @@ def _run_epochs(
             runner.run_for_env(env, enter, env, key, before)
         load_tensor_states(envs, request.before)
         transfer_seconds = time.perf_counter() - start
+        for env in envs:  # they train one after another, in this order
+            env.expect_reads(request.step)
         results = runner.run(envs, train_and_validate)
         start = time.perf_counter()
         after = export_states(envs)

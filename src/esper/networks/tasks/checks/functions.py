@@ -24,7 +24,8 @@ from esper.networks.tasks.losses import (
     loss_of,
     score_of,
 )
-from esper.networks.tasks.splits import Split, Splits, take
+from esper.networks.tasks.per_sample import PerSample
+from esper.networks.tasks.splits import Split, Splits, examples, take
 from esper.networks.tasks.task import Task
 from esper.networks.tasks.user_calls import UserCalls, describe_value
 
@@ -64,7 +65,7 @@ def check_augment(task: Task, model: nn.Module, splits: Splits) -> None:
         TaskError: The augmentation raises an exception, or its result cannot be trained on.
     """
     augment, user = task.augment, UserCalls(task)
-    if augment is None:
+    if augment is None or isinstance(augment, PerSample):  # the other checks had transformed samples
         return
     size = min(task.batch_size, task.count_epoch_samples(count_samples(splits.train[0])))
     x, y = take(splits.train, torch.arange(size))
@@ -140,7 +141,8 @@ def _check_classes(user: UserCalls, task: Task, splits: Splits, output: Nested) 
     """Check the labels of all splits, if the loss is the cross-entropy."""
     if not isinstance(loss_of(task), CrossEntropy) or not isinstance(output, Tensor):
         return
-    for name, (_, labels) in vars(splits).items():
+    for name, split in vars(splits).items():
+        _, labels = examples(split)
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype is torch.bool:
             needed = "must be class indices, integers; for other targets, pass a loss and a score"
             raise user.error("data", f"the targets of the split {name!r} {needed}")

@@ -13,7 +13,7 @@ from esper.common.configuration.config import TaskError
 from esper.common.seeding import make_generator
 from esper.common.user_code.references import describe_exception, user_errors
 from esper.networks.tasks.family import TaskFamily
-from esper.networks.tasks.splits import Splits, TaskData, data_tensors
+from esper.networks.tasks.splits import Splits, TaskData, data_tensors, is_lazy
 
 _SEED = 0
 _CHUNK_SAMPLES = 1024
@@ -31,6 +31,8 @@ def check_settings(family: TaskFamily, data: TaskData) -> None:
         changed_splits = {id(splits): splits for task, splits in of_structures if setting.applies_to(task.name)}
         for splits, value in itertools.product(changed_splits.values(), setting.values):
             where = f"settings[{name!r}] of task {family.name}, value {value!r}"
+            if is_lazy((splits,)):
+                raise TaskError(f"{where}: it changes the data, and they are read when they are needed; use tensors")
             try:
                 changed = change(splits, value, make_generator(_SEED, "setting"))
             except user_errors() as error:
