@@ -7,7 +7,6 @@ order in which its envs will need them, and a few of its batches are always bein
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import cast
 import torch
 
 from esper.common.configuration.config import TaskError
+from esper.common.system.process import available_cores
 from esper.common.user_code.code_places import CodePlace, waiting_for
 from esper.networks.seeds.outputs import Nested
 from esper.networks.tasks.lazy_split import Batch, Placement, ReadPlan
@@ -40,7 +40,7 @@ def reader_count(processes: int) -> int:
     Args:
         processes: Number of processes of this machine that train.
     """
-    return min(MAX_READERS, max(1, len(os.sched_getaffinity(0)) // processes - 1))
+    return min(MAX_READERS, max(1, available_cores() // processes - 1))
 
 
 class Readers:
