@@ -28,6 +28,7 @@ from torch import Tensor, nn
 import esper
 from esper.common.intervals import fraction_interval, t_interval
 from esper.common.printed_table import PrintedTable
+from esper.common.score_scale import PERCENT
 from esper.recordings.candidates.candidates import BARE_HOST, Candidate, Objective, choose
 
 HOSTS_OF_OLD_RULE = 5
@@ -203,8 +204,8 @@ def main() -> None:
             named, hosts_only = ([bool(getattr(one, rule)) for one in answers] for rule in ("named", "hosts_only"))
             interval = fraction_interval([list(map(int, named))], [[1] * len(named)])
             rows.append([
-                Path(name).stem, objective, str(options.trials), str(len(answers)), str(sum(named)), interval.percent,
-                str(sum(hosts_only)),
+                Path(name).stem, objective, str(options.trials), str(len(answers)), str(sum(named)),
+                PERCENT.interval(interval), str(sum(hosts_only)),
             ])  # fmt: skip
             print("\n".join(PrintedTable.from_cells(headings, rows, right=range(2, 7)).lines()), end="\n\n", flush=True)
 

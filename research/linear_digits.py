@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from esper.common.intervals import t_interval
+from esper.common.score_scale import PERCENT
 from esper.networks.tasks.builtin.digits import load
 from esper.networks.tasks.splits import Split
 
@@ -34,8 +35,8 @@ def main() -> None:
     for epochs, results in zip(EPOCHS, zip(*runs, strict=True), strict=True):
         losses, scores = zip(*results, strict=True)
         print(
-            f"{epochs} epochs: test accuracy {t_interval(scores).clip(0, 1).percent}, n = {len(scores)} random seeds; "
-            f"training loss {max(losses):.4f} or less"
+            f"{epochs} epochs: test accuracy {PERCENT.interval(t_interval(scores).clip(0, 1))}, "
+            f"n = {len(scores)} random seeds; training loss {max(losses):.4f} or less"
         )
 
 

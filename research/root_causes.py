@@ -41,7 +41,7 @@ def find_drops(episode: RecordedEpisode) -> list[Drop]:
             trace[index].step,
             find_candidates(trace[: index + 1], slots, trace[best_index].step, episode.round, episode.env),
         )
-        for index, best_index in drop_starts(trace)
+        for index, best_index in drop_starts(trace, episode.started.score_scale, episode.started.chance_score)
     ]
 
 
@@ -72,7 +72,12 @@ def count(path: Path, rounds: Sequence[int]) -> Iterator[str]:
         num_exact += unchanged.is_exact
         for drop in found:
             verdicts = [
-                judge_cause(unchanged.trajectory, results[episode.round, episode.env, change.key].trajectory, drop.step)
+                judge_cause(
+                    unchanged.trajectory,
+                    results[episode.round, episode.env, change.key].trajectory,
+                    drop.step,
+                    episode.started.score_scale,
+                )
                 for change in (without_decision(episode, cause.decision_step) for cause in drop.candidates)
             ]
             tests = [verdict is not None and verdict.is_confirmed for verdict in verdicts]
