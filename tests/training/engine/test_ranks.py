@@ -439,7 +439,7 @@ sys.exit(code)
 
 
 @pytest.mark.slow
-def test_torchrun_computes_the_same_as_one_process(tmp_path: Path) -> None:
+def test_torchrun_computes_the_same_as_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Although one rank, and then the whole run, are stopped and continue, as if the machine were suspended."""
     (tmp_path / "threads.py").write_text(LISTS_THREADS)
     (tmp_path / "counted.py").write_text(TASK_OF_RANKS.format(line=""))
@@ -463,6 +463,7 @@ def test_torchrun_computes_the_same_as_one_process(tmp_path: Path) -> None:
     assert "gloo" not in out  # a thread of gloo that is left when Python exits can abort the process
     assert out.count(f"run {run.name}: done") == 1  # one rank speaks
     task = f"{tmp_path / 'counted.py'}:task"
+    monkeypatch.chdir(tmp_path)  # the task writes there
     alone = LiveRun.finished(tmp_path / "alone", task=task, envs=ENVS, rounds=8, training={})
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
 
