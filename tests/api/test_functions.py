@@ -149,6 +149,16 @@ def test_report_shows_in_a_notebook_what_print_shows() -> None:
     assert unescape(report._repr_html_()) == f"<pre>{report}</pre>"
 
 
+def test_report_has_the_memory_of_outputs_that_a_score_of_a_split_keeps() -> None:
+    assert esper.check(TASK).output_bytes == 0
+    ranked = esper.check(task(score=esper.over_split(lambda output, y: (output.argmax(1) == y).float().mean())))
+    x, _ = TASK.data(None).validation
+    classes = TASK.model()(x).shape[1]
+    validated, trained = len(x) * (1 + len(TASK.slots)), len(TASK.data(None).train[0])
+    assert ranked.output_bytes == 4 * classes * max(validated, trained)
+    assert "outputs that each env keeps for a score of a whole split" in str(ranked)
+
+
 def test_trained_run_shows_its_recording(settings: dict[str, Any]) -> None:
     trained = esper.train(TASK, **settings)
     read = trained.read()

@@ -14,12 +14,15 @@ from esper.common.formatting import format_bytes, html_text, pluralise
 from esper.common.score_scale import ScoreScale
 from esper.common.seeding import restored_generators
 from esper.common.user_code.references import with_short_errors
+from esper.networks.seeds.network import count_samples
+from esper.networks.seeds.outputs import list_tensors
 from esper.networks.tasks.data_loading import load_data
 from esper.networks.tasks.family import describe_recipe, settings_of_family, structures_of
 from esper.networks.tasks.loading import resolve_task
 from esper.networks.tasks.probe import probe_task
 from esper.networks.tasks.profile import TaskProfile
-from esper.networks.tasks.splits import data_tensors, move_data
+from esper.networks.tasks.split_score import SplitScore
+from esper.networks.tasks.splits import batches, data_tensors, move_data
 from esper.networks.tasks.task import Task
 from esper.training.envs.env import Env
 from esper.training.envs.hosts import HostFactory
@@ -38,6 +41,7 @@ class TaskReport:
         host_parameters: Number of parameters of the bare host.
         trained_parameters: Number of those that are trained.
         env_bytes: Bytes of the weights, buffers, gradients and optimizer state of one env, without activations.
+        output_bytes: Bytes of the outputs that one env keeps for a score of a whole split; 0 without one.
         data_bytes: Bytes of the data.
         epoch_seconds: Seconds that one epoch and validation of the bare host take, on one CPU core.
         structures: Name of each structure of a family; empty for another task. The figures above are then those of one
@@ -52,6 +56,7 @@ class TaskReport:
     host_parameters: int
     trained_parameters: int
     env_bytes: int
+    output_bytes: int
     data_bytes: int
     epoch_seconds: float
     structures: tuple[str, ...] = ()
@@ -89,6 +94,9 @@ class TaskReport:
             f"  memory: {format_bytes(self.env_bytes)} per env without activations, "
             f"{format_bytes(self.data_bytes)} of data"
         )
+        if self.output_bytes:
+            kept = "outputs that each env keeps for a score of a whole split"
+            lines.append(f"  memory: {format_bytes(self.output_bytes)} of {kept}")
         lines += [f"  warning: {warning}" for warning in profile.warnings]
         lines.append(f"  time: {self.epoch_seconds:.3g} s per epoch of the bare host, on one CPU core")
         return "\n".join(lines)
@@ -138,9 +146,22 @@ def check(task: Task | str, data_dir: Path | None = None) -> TaskReport:
         host_parameters=env.network.host_parameter_count,
         trained_parameters=sum(parameter.numel() for parameter in trained),
         env_bytes=sum(tensor.nbytes for tensor in (*trained, *env.network.host_tensors(), *state)),
+        output_bytes=_output_bytes(task, env),
         data_bytes=sum(tensor.nbytes for tensor in data_tensors(data)),
         epoch_seconds=seconds,
         structures=tuple(structure.name for structure in structures_of(task)) if profile.structures else (),
         settings={name: setting.values for name, setting in settings_of_family(task).items()},
         recipe=describe_recipe(task),
     )
+
+
+@torch.no_grad()
+def _output_bytes(task: Task, env: Env) -> int:
+    """Return the bytes of the outputs that are kept until the end of a split, for a score or metric of it."""
+    if not any(isinstance(function, SplitScore) for function in (task.score, *task.metrics.values())):
+        return 0
+    x, _ = next(iter(batches(env.splits.validation, task.validation_batch)))
+    output = env.network(x, env.network.alpha_inputs())
+    samples = count_samples(env.splits.validation[0]) * (1 + len(env.network.slots))  # one output per ablated seed
+    samples = max(samples, task.count_epoch_samples(count_samples(env.splits.train[0])))
+    return sum(tensor.nbytes for tensor in list_tensors(output)) * samples // count_samples(x)

@@ -78,6 +78,15 @@ def test_parts_of_a_mean_are_the_means_of_its_groups() -> None:
     torch.testing.assert_close(parts, torch.stack([values[group::20].mean() for group in range(20)]), rtol=0, atol=1e-5)
 
 
+def test_outputs_may_have_several_parts_and_scalars() -> None:
+    """Of a model that returns its loss beside its outputs, for example."""
+    outputs, y, loss = torch.randn(50, 1), torch.randn(50), torch.zeros(())
+    score = as_score(over_split(lambda output, y: rmse(output["values"], y), best="low", range=(0, None)))
+    batches = ({"values": values, "loss": loss} for values in outputs.split(20))
+    parts = score.parts(*score.record_all(zip(batches, y.split(20), strict=True)))
+    torch.testing.assert_close(parts.mean(), rmse(outputs, y))
+
+
 def test_spread_of_the_parts_is_the_standard_error() -> None:
     """Of the RMSE of normal errors with variance 1, which is √(1 / 2 N)."""
     generator = torch.Generator().manual_seed(0)

@@ -254,6 +254,8 @@ class CollectedScore(Score):
 
         def without(group: int) -> Tensor:
             def kept(tensor: Tensor) -> Tensor:
+                if not tensor.dim():  # a scalar beside the outputs of the samples
+                    return tensor
                 return tensor[torch.arange(len(tensor), device=tensor.device) % groups != group]
 
             return self(map_tensors(kept, outputs), map_tensors(kept, all_targets))
