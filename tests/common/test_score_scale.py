@@ -20,7 +20,7 @@ SCORES = st.floats(-1e6, 1e6)
 def test_fractions_are_shown_in_percent_and_others_as_they_are() -> None:
     interval = IntervalEstimate(mean=0.5, low=0.25, high=0.75)
     assert [scale.text(0.4128) for scale in (PERCENT, ERROR_RATE, RMSE, R2)] == ["41.3%", "41.3%", "0.413", "0.413"]
-    assert [scale.difference(-0.0312) for scale in (PERCENT, RMSE)] == ["-3.1 pp", "−0.0312"]
+    assert [scale.difference(-0.0312) for scale in (PERCENT, RMSE)] == ["-3.1 pp", "-0.0312"]
     assert [scale.difference(0.0312) for scale in (PERCENT, RMSE)] == ["+3.1 pp", "+0.0312"]
     assert [scale.interval(interval) for scale in (PERCENT, RMSE)] == ["50.0% [25.0, 75.0]", "0.5 [0.25, 0.75]"]
     assert [scale.number(None) for scale in (PERCENT, RMSE)] == ["–", "–"]

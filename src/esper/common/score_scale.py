@@ -66,10 +66,10 @@ class ScoreScale(msgspec.Struct, frozen=True):
         """Return a difference with its sign and without its unit, such as `+1.2` percentage points."""
         if self.is_percent:
             return format_number(100 * difference, "+.1f")
-        return "+" * (difference > 0) + format_compact(difference, _DIGITS)
+        return "+" * (difference > 0) + format_compact(difference, _DIGITS).replace("−", "-")
 
     def difference(self, difference: float) -> str:
-        """Return a difference with sign and unit, such as `+1.2 pp` or `−0.031`."""
+        """Return a difference with sign and unit, such as `+1.2 pp` or `-0.031`."""
         return f"{self.signed(difference)} {self.difference_unit}".rstrip()
 
     def interval(self, estimate: IntervalEstimate, unit: str | None = None) -> str:
