@@ -193,6 +193,16 @@ def only(directory: Path) -> Path:
     return entry
 
 
+def task_file(directory: Path) -> Path:
+    """Return the file of a test's own tasks in its directory. No other test has a file of this name."""
+    return directory / f"tasks_of_{directory.name}.py"
+
+
+def task_reference(directory: Path, name: str) -> str:
+    """Return the reference of a task in this file."""
+    return f"{task_file(directory)}:{name}"
+
+
 def only_run(cwd: Path) -> Path:
     """Return the directory of the only run recorded below a working directory."""
     return only(cwd / "telemetry")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,7 +20,7 @@ from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import TENSORS_FILE, read_manifest
 from esper.training.lanes import call_watch, lane
-from tests.runs import LiveRun, computed, only, recorded, wait_for_fault
+from tests.runs import LiveRun, computed, only, recorded, task_file, task_reference, wait_for_fault
 from tests.training.engine.test_ranks import RankedRun, assert_alike
 
 TASK = """
@@ -184,24 +182,10 @@ SIZE = ("--envs", "2", "--steps", "4", "--policy", "periodic", "--no-tui")
 TWO_LANES = ("--devices", "cpu:0", "cpu:1")
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory, with a file of tasks that no other test imports."""
-    (tmp_path / f"lazy_{tmp_path.name}.py").write_text(TASK)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    sys.modules.pop(f"lazy_{tmp_path.name}", None)
-
-
-def reference(directory: Path, name: str) -> str:
-    return f"{directory}/lazy_{directory.name}.py:{name}"
-
-
 def run(directory: Path, name: str, to: str, *arguments: str) -> Path:
     """Train a task, and return the directory of the run."""
     target = directory / to
-    assert main([*arguments, "--task", reference(directory, name), "--telemetry-dir", str(target)]) == EXIT_OK
+    assert main([*arguments, "--task", task_reference(directory, name), "--telemetry-dir", str(target)]) == EXIT_OK
     return only(target)
 
 
@@ -232,9 +216,9 @@ def test_run_on_a_source_has_the_bits_of_the_same_data_in_memory(directory: Path
 @pytest.mark.parametrize("name", ["random", "tensor_flips"])
 def test_run_with_random_samples_and_dropout_is_the_same_on_other_lanes_and_resumed(directory: Path, name: str) -> None:
     whole = run(directory, name, "whole", *SIZE, "--rounds", "2", *TWO_LANES)
-    assert main([*SIZE, "--rounds", "1", "--task", reference(directory, name), "--devices", "cpu:0"]) == EXIT_OK
+    assert main([*SIZE, "--rounds", "1", "--task", task_reference(directory, name), "--devices", "cpu:0"]) == EXIT_OK
     resume = ("--no-tui", "--resume", "last", "--rounds", "2", "--devices", "cpu:0")
-    assert main([*resume, "--task", reference(directory, name)]) == EXIT_OK
+    assert main([*resume, "--task", task_reference(directory, name)]) == EXIT_OK
     assert_equal(whole, only(directory / "telemetry"))
     other = run(directory, name, "other", *SIZE, "--rounds", "2", "--seed", "8", *TWO_LANES)
     assert computed(recorded(whole)) != computed(recorded(other))
@@ -243,7 +227,7 @@ def test_run_with_random_samples_and_dropout_is_the_same_on_other_lanes_and_resu
 @pytest.mark.slow
 def test_two_ranks_read_the_samples_of_one_process(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without dropout: these ranks are threads, which share the global generators."""
-    options = {"task": reference(directory, "sure"), "envs": 3, "policy": "static", "training": {}}
+    options = {"task": task_reference(directory, "sure"), "envs": 3, "policy": "static", "training": {}}
     alone = LiveRun.finished(directory / "alone", rounds=2, **options)
     ranked = RankedRun(monkeypatch, directory / "ranked", rounds=1, **options).start()
     assert ranked.finish() == "done"
@@ -266,7 +250,7 @@ def test_two_ranks_read_the_samples_of_one_process(directory: Path, monkeypatch:
     ],
 )
 def test_fault_in_a_data_set_holds_the_run_which_resumes_to_the_bit(directory: Path, fault: str, sentence: str) -> None:
-    options = {"task": reference(directory, "fault"), "policy": "periodic", "rounds": 2, "training": {}}
+    options = {"task": task_reference(directory, "fault"), "policy": "periodic", "rounds": 2, "training": {}}
     whole = LiveRun.finished(directory / "whole", **options).run.directory
     live = LiveRun(directory / "faulty", interactive=True, **options).start_paused(6)
     (directory / "fault").write_text(fault)
@@ -285,7 +269,7 @@ def test_fault_in_a_data_set_holds_the_run_which_resumes_to_the_bit(directory: P
 @pytest.mark.slow
 def test_file_that_becomes_shorter_ends_a_reader_and_not_the_run(directory: Path) -> None:
     """Python cannot catch the signal of a mapped page that is gone."""
-    options = {"task": reference(directory, "mmap"), "policy": "static", "rounds": 2, "training": {}}
+    options = {"task": task_reference(directory, "mmap"), "policy": "static", "rounds": 2, "training": {}}
     live = LiveRun(directory / "telemetry", interactive=True, **options).start_paused(6)
     shutil.copy(directory / "train.npy", directory / "kept.npy")
     os.truncate(directory / "train.npy", 128)
@@ -303,7 +287,7 @@ def test_item_that_is_never_read_is_reported_with_its_line_and_ends_with_a_stop(
     for name in ("POLL_S", "OVERDUE_S", "LIMIT_S", "STOP_GRACE_S"):
         monkeypatch.setattr(call_watch, name, 0.02)
     monkeypatch.setattr(lane, "POLL_S", 0.02)
-    options = {"task": reference(directory, "fault"), "policy": "static", "rounds": 9, "training": {}}
+    options = {"task": task_reference(directory, "fault"), "policy": "static", "rounds": 9, "training": {}}
     live = LiveRun(directory / "telemetry", interactive=True, devices=lanes, **options).start_paused(2)
     children = psutil.Process().children(recursive=True)
     (directory / "fault").write_text("hang")
@@ -312,7 +296,7 @@ def test_item_that_is_never_read_is_reported_with_its_line_and_ends_with_a_stop(
     while (call := live.wait_for(ev.CallOverdue)).function != "__getitem__":
         pass
     assert call.line in (line - 1, line)
-    assert call.file == str(directory / f"lazy_{directory.name}.py")
+    assert call.file == str(task_file(directory))
     live.control.put(RequestKind.STOP, "signal")
     live.finish()
     assert live.failure is not None
@@ -329,7 +313,7 @@ def test_item_that_is_never_read_is_reported_with_its_line_and_ends_with_a_stop(
 def test_growth_simulation_and_harvest_work_on_random_samples(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task = reference(directory, "random")
+    task = task_reference(directory, "random")
     assert "slot body" in str(esper.check(task))
     trained = run(directory, "random", "telemetry", *SIZE, "--rounds", "1", "--devices", "cpu:0")
     assert main(["whatif", str(trained), "--task", task]) == EXIT_OK
@@ -347,4 +331,4 @@ def test_growth_simulation_and_harvest_work_on_random_samples(
 
 def test_setting_of_a_family_that_changes_such_data_is_refused(directory: Path) -> None:
     with pytest.raises(esper.TaskError, match="it changes the data, and they are read when they are needed; use tens"):
-        esper.check(reference(directory, "settings"))
+        esper.check(task_reference(directory, "settings"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import TENSORS_FILE
-from tests.runs import computed, only, recorded
+from tests.runs import computed, only, recorded, task_reference
 
 TASK = """
 import torch
@@ -49,19 +47,8 @@ negative = task("negative", esper.SGD(0.1), lambda fraction: 0.5 - fraction)
 SIZE = ("--envs", "2", "--steps", "4", "--policy", "periodic", "--no-tui")
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory, with a file of tasks."""
-    (tmp_path / "own_recipe.py").write_text(TASK)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    sys.modules.pop("own_recipe", None)
-
-
 def run(*arguments: str, task: str = "own", to: str = "telemetry") -> int:
-    sys.modules.pop("own_recipe", None)
-    return main([*arguments, "--task", f"own_recipe.py:{task}", "--telemetry-dir", to])
+    return main([*arguments, "--task", task_reference(Path.cwd(), task), "--telemetry-dir", to])
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
 from esper.recordings import events as ev
-from tests.runs import computed, only, recorded
+from tests.runs import computed, only, recorded, task_reference
 
 TASK = """
 import torch
@@ -64,19 +62,8 @@ surprise = task(
 SIZE = ("--envs", "2", "--steps", "5", "--policy", "periodic", "--no-tui")
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory, with a file of tasks."""
-    (tmp_path / "own_scores.py").write_text(TASK)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    sys.modules.pop("own_scores", None)
-
-
-def run(*arguments: str, task: str, to: str = "telemetry") -> int:
-    sys.modules.pop("own_scores", None)
-    return main([*arguments, "--task", f"own_scores.py:{task}", "--telemetry-dir", to])
+def run(*arguments: str, task: str = "own", to: str = "telemetry") -> int:
+    return main([*arguments, "--task", task_reference(Path.cwd(), task), "--telemetry-dir", to])
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
