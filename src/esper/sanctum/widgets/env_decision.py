@@ -188,7 +188,8 @@ class EnvDecision(EnvPanel):
         """
         known, decisions, effects = self.known, self.decisions(), self._effects
         if effects:
-            order = sorted(decisions, key=lambda step: -effects[step].score if step in effects else math.inf)
+            gain = self.state.score_scale.gain
+            order = sorted(decisions, key=lambda step: -gain(effects[step].score) if step in effects else math.inf)
             decisions = {step: decisions[step] for step in order}
         notes: list[str] = []
         if known is not None and known.effects and known.unchanged is not None:
