@@ -34,7 +34,7 @@ class ScoreScale(msgspec.Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """True for fractions of which more is better: they are rewarded as they are."""
+        """True for fractions where higher is better: they are rewarded as they are."""
         return self.is_percent and self.best == "high"
 
     @property
@@ -61,6 +61,10 @@ class ScoreScale(msgspec.Struct, frozen=True):
     def text(self, value: float) -> str:
         """Return a value with its unit, such as `81.2%` or `0.412`."""
         return f"{self.number(value)}{self.unit}"
+
+    def with_unit(self, text: str) -> str:
+        """Return a number or a name, followed by a space and the unit: `81.2 %`, `accuracy %`, `0.412`."""
+        return f"{text} {self.unit}".rstrip()
 
     def signed(self, difference: float) -> str:
         """Return a difference with its sign and without its unit, such as `+1.2` percentage points."""
@@ -90,7 +94,7 @@ class ScoreScale(msgspec.Struct, frozen=True):
         return self.signed_interval(estimate) + (" points" if self.is_percent else "")
 
     def gain(self, value: float) -> float:
-        """Return a score or a difference of scores, with the sign changed if less is better: more is better then."""
+        """Return a score or difference with the sign changed if lower is better, so that higher is better."""
         return value if self.best == "high" else -value
 
     def is_better(self, value: float, other: float) -> bool:
@@ -119,7 +123,7 @@ class ScoreScale(msgspec.Struct, frozen=True):
         return min(max(self.skill(score, chance), 0.0), 1.0)
 
     def share(self, gain: float, chance: float) -> float:
-        """Return a gain, of which more is better, in units of `fraction`."""
+        """Return a gain, which is positive for an improvement, in units of `fraction`."""
         return gain if self.is_plain else gain / self._span(chance)
 
     @property
@@ -141,4 +145,4 @@ def common_scale(scales: Iterable[ScoreScale]) -> ScoreScale:
 
 
 PERCENT = ScoreScale()
-"""The scale of fractions of which more is better: that of the accuracy."""
+"""The scale of fractions where higher is better, such as the accuracy."""

@@ -196,7 +196,7 @@ def score_cell(value: float | None, scale: ScoreScale) -> Cell:
 
 def score_text(value: float, scale: ScoreScale) -> str:
     """Return a score with its unit, in a sentence."""
-    return f"{scale.number(value)} {scale.unit}".rstrip()
+    return scale.with_unit(scale.number(value))
 
 
 def gain_cell(gain: float | None, scale: ScoreScale, *, is_error: bool = False) -> Cell:
@@ -217,7 +217,7 @@ def lost_without(state: RunState) -> str:
 
 def score_heading(name: str, scale: ScoreScale) -> str:
     """Return the name of a score with its unit, for headings and titles."""
-    return f"{strip_control(name)} {scale.unit}".rstrip()
+    return scale.with_unit(strip_control(name))
 
 
 def return_cell(value: float | None) -> Cell:

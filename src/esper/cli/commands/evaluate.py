@@ -200,11 +200,9 @@ def report_text(report: EvaluationReport, columns: int) -> str:
         columns: Maximum length of the lines of text and plot. Tables have at most `MAX_COLUMNS`.
     """
     results, pairs = report.policies, report.differences
-    score = f"test {report.score_name}"
+    scale, score = report.score_scale, f"test {report.score_name}"
     blocks = [
-        _table(
-            ("policy", score, "parameters", "net return"), [(r.policy, *_cells(r, report.score_scale)) for r in results]
-        ),
+        _table(("policy", score, "parameters", "net return"), [(r.policy, *_cells(r, scale)) for r in results]),
         _table(
             ("policy", "net return on test", "worst", "broken", "CPU s", "interval over"),
             [(r.policy, *_more_cells(r)) for r in results],
@@ -215,17 +213,11 @@ def report_text(report: EvaluationReport, columns: int) -> str:
         blocks.append(_table(("policy", HEADING), planted))
     if pairs:
         returns = [(_pair(d), d.net_return.signed, d.verdict) for d in pairs]
-        on_test = [(_pair(d), d.test_return.signed, report.score_scale.signed_interval(d.test_score)) for d in pairs]
+        score_difference = f"{score}, {scale.difference_unit}".rstrip(", ")
+        on_test = [(_pair(d), d.test_return.signed, scale.signed_interval(d.test_score)) for d in pairs]
         blocks += [
             _table(("difference", "net return, paired", ""), returns),
-            _table(
-                (
-                    "difference",
-                    "net return on test",
-                    ", ".join(filter(None, (score, report.score_scale.difference_unit))),
-                ),
-                on_test,
-            ),
+            _table(("difference", "net return on test", score_difference), on_test),
         ]
     blocks += [draw_text(report, columns, PLOT_ROWS)]
     blocks += [wrap(paragraph, columns) for paragraph in _caption(report)]

@@ -186,7 +186,7 @@ class Score:
 
     def record(self, output: Any, targets: Any) -> Nested:
         """Return what `samples` needs of a batch, without a gradient: the value of each sample, [B]."""
-        return self.function(output, targets)
+        return self(output, targets)
 
     def record_all(self, batches: Iterable[tuple[Nested, Nested]]) -> tuple[list[Nested], list[Nested]]:
         """Return the records and the targets of batches, given their outputs and targets."""

@@ -128,7 +128,7 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def quality(self) -> float:
-        """`ScoreScale.gain` of its mean score, of which more is better; −∞ if it was not measured."""
+        """`ScoreScale.gain` of its mean score, so that higher is better; −∞ if it was not measured."""
         return -math.inf if self.mean_score is None else self.scale.gain(self.mean_score)
 
 

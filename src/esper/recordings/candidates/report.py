@@ -153,7 +153,7 @@ def format_test(one: Candidate) -> str:
 def format_with_unit(one: Candidate) -> str:
     """Return the score with its unit; a dash if it was not measured."""
     text = format_score(one)
-    return text if text == NOT_MEASURED else f"{text} {one.scale.unit}".rstrip()
+    return text if text == NOT_MEASURED else one.scale.with_unit(text)
 
 
 def format_return(one: Candidate) -> str:

@@ -172,6 +172,6 @@ class CandidateDetail(Panel):
             trainings = pluralise(len(candidate.fresh_scores), "fresh host")
             texts.append(f"{format_with_unit(candidate)}, return {format_return(candidate)} on {trainings}: {scores}")
         if (tested := format_test(candidate)) != NOT_MEASURED:
-            texts[0] += f"; {tested} {candidate.scale.unit}".rstrip() + " on the test split"
+            texts[0] += f"; {candidate.scale.with_unit(tested)} on the test split"
         lines += [self.line(f" {row}") for text in texts for row in wrap_cells(text, size.width - 1)]
         return lines[: size.height]
