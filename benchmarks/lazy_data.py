@@ -1,4 +1,4 @@
-"""What data cost that are read when they are needed: time against tensors, and memory of a large memory-mapped array.
+"""Cost of data that are read when they are needed: time against tensors, and memory of a large mapped array.
 
     python -m benchmarks.lazy_data [--memory]
 

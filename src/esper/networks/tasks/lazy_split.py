@@ -194,7 +194,7 @@ class LazySplit:
         return self.placement.apply(self._read_here(indices, ()))
 
     def read_batch(self, indices: Sequence[int], seeds: tuple[int, ...]) -> Batch:
-        """Return a batch on the CPU, in a process whose global generators nobody else uses. Raises TaskError."""
+        """Return a batch on the CPU, in a process where no other code uses the global generators. Raises TaskError."""
         if self._reading is None:  # this process sends the source to no other
             self._reading = _SampleReader(self.name, self.source, self.transform)
         return self._reading.read(indices, () if self.name in _UNSEEDED else seeds)

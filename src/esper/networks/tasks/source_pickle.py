@@ -25,7 +25,7 @@ class Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """Return how to pickle an object; NotImplemented for the usual way."""
         if isinstance(obj, np.memmap) and is_mapped(cast("object", obj)):
-            return _map_array, _place_of(obj)
+            return _map_array, _map_arguments(obj)
         if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
             raise pickle.PicklingError(f"{obj.__qualname__} is defined in the session or the script that runs")
         return NotImplemented
@@ -53,7 +53,7 @@ def copy_by_pickle(value: Any) -> Any:
         ) from error
 
 
-def _place_of(array: Any) -> tuple[Any, ...]:
+def _map_arguments(array: Any) -> tuple[Any, ...]:
     """Return the arguments of `_map_array` for a memory-mapped array, which may be a part of a larger one."""
     low, high = byte_bounds(array)
     mapped = np.frombuffer(array._mmap, np.uint8).__array_interface__["data"][0]
@@ -72,16 +72,16 @@ class MapRelease:
     """Lets go of the pages of memory-mapped arrays when they are many. Else a process would seem to grow with them."""
 
     def __init__(self) -> None:
-        self._resident = self._resident_bytes()
+        self._resident = self._mapped_bytes()
 
     def check(self) -> None:
         """Let go of the pages if more than `_MAX_RESIDENT` bytes were read since the last time."""
-        if _open_maps and self._resident_bytes() > self._resident + _MAX_RESIDENT:
+        if _open_maps and self._mapped_bytes() > self._resident + _MAX_RESIDENT:
             for opened in _open_maps:
                 opened.madvise(mmap.MADV_DONTNEED)
-            self._resident = self._resident_bytes()
+            self._resident = self._mapped_bytes()
 
-    def _resident_bytes(self) -> int:
+    def _mapped_bytes(self) -> int:
         """Return the bytes of this process that are in files, with those of its programs; 0 where they are not told."""
         return getattr(psutil.Process().memory_info(), "shared", 0)
 

@@ -35,10 +35,10 @@ class Splits:
     keyword arguments. Floats are finite and usually float32; float64 is refused when a run starts. Integer targets are
     class indices, and become int64; no other type is changed.
 
-    A data set has a length, and `__getitem__(index)`, or `__getitems__(indices)` for a list of pairs. It stays what it
-    is: reader processes, to which it is pickled, read its items ahead, anew in each epoch. So do they with arrays of
-    which one is a `numpy.memmap`. Before an item, the generators of torch, NumPy and `random` are seeded: for training
-    by random seed, host, round, step and index; for validation and test by the index.
+    A data set has a length, and `__getitem__(index)`, or `__getitems__(indices)` for a list of pairs. It is not
+    converted: reader processes, to which it is pickled, read its items ahead, anew in each epoch. The same holds for a
+    pair of arrays if one is a `numpy.memmap`. Before an item, the generators of torch, NumPy and `random` are seeded:
+    for training by random seed, host, round, step and index; for validation and test by the index.
 
     Attributes:
         train: Data that networks are trained on.
@@ -207,7 +207,7 @@ def move_data(
 
 
 def with_readers(data: TaskData, readers: BatchReaders) -> TaskData:
-    """Return the data; readers read what is not in memory."""
+    """Return the data with readers for the splits that are not in memory."""
 
     def read_by(index: int, splits: Splits) -> Splits:
         lazy = {name: found for name, split in vars(splits).items() if (found := lazy_of(split)) is not None}

@@ -1,4 +1,4 @@
-"""What a policy does: counts of its decisions by round, and sentences about its habits."""
+"""Habits of a policy: counts of its decisions by round, and sentences about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HABIT_FRACTION = 0.5
 _SPREAD_STEPS = 2
 """Maximum difference between the quartiles of the steps for which their median is named."""
 _MIN_PERCENT_TOTAL = 20
-"""Minimum number of which a fraction is in percent."""
+"""Minimum total for which a fraction is shown in percent."""
 _IN = " in "
 """Stands between blueprint and slot in the name of a planting. A blueprint has no spaces in its name."""
 
@@ -80,9 +80,9 @@ def describe_habits(rounds: Sequence[RoundDecisions], rounds_ended: int, num_slo
       one in each episode: "at step 2" if it is always the same; "near step 2", the median, if the middle half of the
       episodes lies within `_SPREAD_STEPS` steps; else the range of the middle half. At most `MAX_HABITS` are named,
       the most frequent ones.
-    - If no planting is a habit, "anything" stands for the blueprint and "anywhere" for the slot. One of them is named
-      if its fraction of the plantings (each counts once per episode) is at least halfway between that of an equal
-      choice, among all slots or all blueprints of `rounds`, and all of them.
+    - If no planting is a habit, "anything" stands for the blueprint and "anywhere" for the slot. A blueprint or a slot
+      is named if its fraction of the plantings is at least (1 + 1 / n) / 2, where n is the number of choices: halfway
+      between an equal choice and always the same one. A planting counts once per episode.
     - Fossilizing and culling are named like plantings, if they occur in at least half of the episodes.
     - A policy that only waits "never acts".
 
@@ -142,7 +142,7 @@ class _Window:
         return self._count(decision) >= _HABIT_FRACTION * self._episodes
 
     def _plantings(self) -> Iterator[str]:
-        """Yield what is planted."""
+        """Yield the plantings in words."""
         plantings = [name for name in self._steps if _IN in name]
         habits = sorted(filter(self._is_habit, plantings), key=lambda name: (-self._count(name), name))
         if habits:
@@ -156,7 +156,7 @@ class _Window:
             yield f"plants {self._tendency(plantings)}"
 
     def _tendency(self, plantings: Sequence[str]) -> str:
-        """Return what is planted where, if no planting is a habit."""
+        """Return blueprint and slot in words if no planting is a habit."""
         blueprints, slots = dict[str, int](), dict[str, int]()
         for name in plantings:
             blueprint, _, slot = name.partition(_IN)

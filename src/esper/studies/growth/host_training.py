@@ -70,14 +70,14 @@ def train_hosts(pool: EnvPool, config: Config, is_stopped: Callable[[], bool]) -
         is_stopped: Called after each step; True ends the trainings.
 
     Returns:
-        Scores of the best network of each host in parts of the validation split, [N], of which more is better; hosts
+        `ScoreScale.gain` of the scores of each host's best network, by parts of the validation split, [N]; hosts
         without a finite score are left out. None if the trainings were stopped.
 
     Raises:
         FaultError: A lane, the model or the score failed.
     """
     qualities: dict[int, float] = {}
-    """Best score of each host, of which more is better."""
+    """`ScoreScale.gain` of the best score of each host."""
     best: dict[int, Tensor] = {}
 
     def end(result: StepResult) -> None:

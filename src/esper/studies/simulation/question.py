@@ -190,7 +190,7 @@ def _find_episode(history: History, question: Question) -> RecordedEpisode:
 
 
 def _final_quality(episode: RecordedEpisode) -> float:
-    """Return the last score of an episode, of which more is better; −∞ if it is not finite."""
+    """Return `ScoreScale.gain` of the last score of an episode; −∞ if it is not finite."""
     score = episode.ended.score if episode.ended else episode.steps[-1].score
     return episode.started.score_scale.gain(score) if math.isfinite(score) else -math.inf
 

@@ -106,7 +106,7 @@ def ablation_contributions(scores_N: Tensor, ablated_nN: Tensor) -> Tensor:
     """Return the contribution of each seed: score with all seeds minus score without this one.
 
     Args:
-        scores_N: Score of each sample with all seeds on, of which more is better.
+        scores_N: Score of each sample with all seeds on; higher is better.
         ablated_nN: Scores with one seed switched off, for each seed.
 
     Returns:

@@ -32,7 +32,7 @@ from esper.training.lanes.channel import Channel
 from esper.training.lanes.printed_lines import Printed, PrintedLines
 
 _SLOW_S = 3.0
-"""Seconds in one batch after which the main process is told where the user's code is."""
+"""Seconds in one batch after which the reader tells the main process the line of the user's code."""
 
 
 class ReaderInit(NamedTuple):
@@ -96,7 +96,7 @@ class _Watch:
         self._channel = channel
         self._thread = threading.get_ident()
         self.began: float | None = None
-        """Time of `monotonic` at which the present batch began; None between two batches."""
+        """Start of the present batch, in seconds of `time.monotonic`; None between two batches."""
 
     def run(self) -> None:
         """Look again and again, in a thread of its own."""

@@ -34,7 +34,7 @@ _TOLERANCE = 1e-4
 
 
 def find_mask_problem(slot: Slot, layout: Layout, x: Nested, features: Tensor) -> str:
-    """Return what is wrong with the mask of a slot, and what to do; empty if nothing is, or if it has none.
+    """Return the problem of a slot's mask and its remedy; empty without a problem, or without a mask.
 
     Args:
         x: Inputs of a batch.
