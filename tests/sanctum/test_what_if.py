@@ -5,10 +5,12 @@ from __future__ import annotations
 import queue
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
+from esper.common.score_scale import ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.effects.change import without_decision
 from esper.recordings.effects.messages import SimulationRequest, SimulationUpdate
@@ -102,6 +104,17 @@ async def test_each_decision_is_a_row_with_its_known_effect(run: Path) -> None:
         assert "decisions by effect pp" in shown(app, EnvDecision)
         await resize(pilot, (80, 24))
         assert rows(app) == [row[:-1] for row in wide]
+
+
+async def test_effect_that_lowers_an_error_is_listed_first(tmp_path: Path) -> None:
+    started, *others = growing_run()
+    assert isinstance(started, ev.RunStarted)
+    started = msgspec.structs.replace(started, score_name="rmse", score_scale=ScoreScale(best="low", high=None))
+    write_segment(tmp_path, 1, recording([started, *others]))
+    store_effects(tmp_path, 1, 0, {2: 0.254, 4: 0.25, 5: -0.003})
+    async with opened(app := dashboard(tmp_path), "enter"):
+        assert [row[0] for row in rows(app)] == ["5", "4", "2", "7"]
+        assert "decisions by effect score" in shown(app, EnvDecision)
 
 
 async def test_selected_decision_is_compared_with_the_episode_without_it(run: Path) -> None:
