@@ -6,7 +6,7 @@ CPU lane, with PPO and the recorder, by the product's own loop. Only one functio
 
     Env.run_epoch    returns recorded results at once. The first epoch of every env is trained and validated, and its
                      losses, scores and gradient norm of the host are returned from then on. The values of seeds
-                     (gradient norms, contributions, Shapley values) come from one real epoch for each combination of
+                     (gradient norms, dependences, Shapley values) come from one real epoch for each combination of
                      trained and measured slots, which all envs share. So weights do not change, and no env breaks down.
 
 Counted is CPU time of the thread that does the work, because other programs may use the same cores; for phases that

@@ -57,7 +57,7 @@ def draw_rules(generator: random.Random, blueprints: Sequence[str]) -> Heuristic
         rotation=tuple(generator.sample(list(blueprints), generator.randint(1, 3))),
         plateau_drop=generator.choice((0.05, 0.1, 0.2, 0.4, 0.8)),
         min_remaining=generator.choice((0.125, 0.25, 0.375, 0.5, 0.75)),
-        min_contribution=generator.choice((-0.01, 0.0, 0.005, 0.02, 0.05)),
+        min_dependence=generator.choice((-0.01, 0.0, 0.005, 0.02, 0.05)),
         trial_steps=generator.choice((1, 2, 4)),
     )
 

@@ -248,7 +248,7 @@ def env_stepped(env: int = 0, round: int = 1, step: int = 1, **changes: object) 
             ev.SlotReading(stage="dormant"),
             ev.SlotReading(
                 stage="blending", blueprint="conv_small", alpha=0.5, age=3, parameters=148, grad_norm=0.2,
-                contribution=0.04, contribution_se=0.01,
+                dependence=0.04, dependence_se=0.01,
             ),
             ev.SlotReading(stage="embargoed", age=4),
         ],

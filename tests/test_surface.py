@@ -43,7 +43,7 @@ CONFIG = {
     "weight-decay",
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "
     "max-grad-norm target-kl hidden",
-    "reward-weights": "rent rent-floor op contribution penalty",
+    "reward-weights": "rent rent-floor op dependence penalty",
     "anomalies": "recovery explosion-factor explosion-steps chance-factor chance-steps skipped-steps dead-gradient "
     "dead-seed-steps stalled-steps stalled-gap stalled-envs stalled-rounds kl entropy memory memory-growth "
     "straggler-ratio stale-steps",
@@ -145,7 +145,7 @@ EVENTS = {
 }
 
 PARTS = {
-    "SlotReading": "stage blueprint blend alpha age parameters grad_norm contribution contribution_se shapley",
+    "SlotReading": "stage blueprint blend alpha age parameters grad_norm dependence dependence_se shapley",
     "StructureInfo": "name slots host_parameters chance_loss",
     "GateCheck": "name passed value threshold",
     "HeadReading": "grad_norm entropy",

@@ -97,7 +97,7 @@ def assert_equal(found: Sequence[EpochResult], wanted: Sequence[EpochResult]) ->
     assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
     assert [step.loss for step in found] == pytest.approx([step.loss for step in wanted], rel=1e-2)
     assert [step.loss_scale for step in found] == [step.loss_scale for step in wanted]
-    assert [step.contributions.keys() for step in found] == [step.contributions.keys() for step in wanted]
+    assert [step.dependences.keys() for step in found] == [step.dependences.keys() for step in wanted]
     assert found[0].train_loss == pytest.approx(wanted[0].train_loss, rel=1e-4)
 
 

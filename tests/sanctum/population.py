@@ -90,7 +90,7 @@ def stepped(env: int, round_: int, step: int) -> ev.EnvStepped:
     grown = sum((reading.alpha or 0.0) for reading in slots)
     ceiling = 0.38 + 0.2 * grown - (env % 5) * 0.01
     accuracy = max(0.09, min(ceiling, 0.985) * (1 - math.exp(-step / (4 + env % 3))))
-    parts = {"score": 0.02 * (env % 7) - 0.03, "contribution": 0.05 * grown, "rent": -0.004 * grown}
+    parts = {"score": 0.02 * (env % 7) - 0.03, "dependence": 0.05 * grown, "rent": -0.004 * grown}
     broken = (env, step) == (9, 17)
     acts = step % 3 == 0
     probabilities = {"wait": 0.38, "advance": 0.62} if acts else {"wait": 0.62, "germinate": 0.3, "cull": 0.08}
@@ -157,7 +157,7 @@ def _reading(env: int, slot: int, step: int) -> ev.SlotReading:
     return ev.SlotReading(
         stage=stage, blueprint=blueprint, alpha=alpha if blends else None, age=age, parameters=PARAMETERS[blueprint],
         grad_norm=None if stage == "germinated" else 0.4 + 0.03 * age,
-        contribution=0.124 - 0.03 * slot if blends else None, contribution_se=0.011 if blends else None,
+        dependence=0.124 - 0.03 * slot if blends else None, dependence_se=0.011 if blends else None,
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def slotted(slots: int, steps: int = 9) -> list[ev.AnyEvent]:
             stage = "training" if step < 5 else "blending" if step < 8 else "probationary"
             seed = ev.SlotReading(
                 stage=stage, blueprint="norm", alpha=alpha, age=step - 2, parameters=32,
-                contribution=None if alpha is None else step / 100, contribution_se=None if alpha is None else 0.01,
+                dependence=None if alpha is None else step / 100, dependence_se=None if alpha is None else 0.01,
             )  # fmt: skip
         op = {3: "germinate", 5: "advance"}.get(step, "wait")
         target = None if op == "wait" else names[-1]

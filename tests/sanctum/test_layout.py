@@ -53,7 +53,7 @@ async def test_env_screen_shows_essentials_at_every_size() -> None:
         for size in SIZES:
             await resize(pilot, size)
             essentials = [
-                *("env 03 on cpu:1", " ┤", "depthwise", "+12.4", "contribution: accuracy lost"),
+                *("env 03 on cpu:1", " ┤", "depthwise", "+12.4", "dependence: accuracy lost"),
                 "gate 2 refuses late",
             ]
             if size[1] >= 34:

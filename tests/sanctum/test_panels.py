@@ -51,7 +51,7 @@ SLOTS = [
     ev.SlotReading(stage="fossilized", blueprint="norm", alpha=0.7, age=9, parameters=1234),
     ev.SlotReading(
         stage="blending", blueprint="conv_small", alpha=0.25, age=3, parameters=148, grad_norm=0.2,
-        contribution=0.042, contribution_se=0.011,
+        dependence=0.042, dependence_se=0.011,
     ),
     ev.SlotReading(stage="training", blueprint="conv_light", age=1, parameters=90, grad_norm=0.0),
 ]  # fmt: skip
@@ -348,11 +348,11 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
 
 
 def test_reward_components_always_show_the_largest() -> None:
-    parts = {"score": 0.003, "rent": -0.005, "op": -0.001, "contribution": 0.0, "penalty": -1.0}
+    parts = {"score": 0.003, "rent": -0.005, "op": -0.001, "dependence": 0.0, "penalty": -1.0}
     step = env_stepped(0, reward=-1.003, reward_parts=parts)
     run = stamp([*beginning(), step])
     text = words(drawn(EnvStep, run, (36, 18)))
-    assert "reward −1.00 · accuracy +0.003 · rent −0.005 · op −0.001 · contribution 0 · penalty −1.00" in text
+    assert "reward −1.00 · accuracy +0.003 · rent −0.005 · op −0.001 · dependence 0 · penalty −1.00" in text
     assert words(drawn(EnvStep, run, (36, 7))).endswith("reward −1.00 · rent −0.005 · penalty −1.00")
 
 

@@ -61,7 +61,7 @@ def test_units_of_the_documentation_are_those_of_the_screens() -> None:
         if len(cells := line.split("|")) == 5
     }
     assert rows["accuracy"] == percent_cell(0.549).text.strip()
-    assert rows["contribution, effect on the score"] == gain_cell(0.332, PERCENT).text.strip()
+    assert rows["dependence, effect on the score"] == gain_cell(0.332, PERCENT).text.strip()
     assert rows["gradient norm"] == norm_cell(0.322).text.strip()
     assert rows["loss scale"] == scale_cell(2.0**14).text.strip()
     assert rows["memory, size of a checkpoint"] == size_cell(int(1.3 * 2**30)).text

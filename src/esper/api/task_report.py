@@ -87,7 +87,7 @@ class TaskReport:
         lines += [f"  {name.replace('_', ' ')}: {words}" for name, words in self.recipe.items()]
         how = "the forward pass before a slot is shared" if profile.shares_prefix else "one forward pass per seed"
         reason = f", because {profile.prefix_problem}" if profile.prefix_problem else ""
-        lines.append(f"  contributions: {how}{reason}")
+        lines.append(f"  dependences: {how}{reason}")
         lines.append(f"  memory format of pictures: {'channels last' if profile.channels_last else 'contiguous'}")
         lines.append(f"  chance: loss {profile.chance.loss:.4g}, score {self.score_scale.text(profile.chance.score)}")
         lines.append(

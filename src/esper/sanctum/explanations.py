@@ -202,7 +202,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "chosen action, and the probability of each legal op",
         "probability 0 to 1",
         "ops with a high reward become probable; no op is certain early in the run",
-        "compare with the contributions on the growth screen",
+        "compare with the dependences on the growth screen",
     ),
     "plantings that pay": MetricHelp(
         "seeds without which the net return of their episode would be lower by more than 0.005, with all later "
@@ -238,16 +238,16 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "if it is flat, smaller networks are as good: raise the rent",
     ),
     "blueprints": MetricHelp(
-        "number of seeds planted, kept and removed by blueprint, and their last contribution",
+        "number of seeds planted, kept and removed by blueprint, and their last dependence",
         "seeds; mean over the seeds in percentage points",
         "blueprints with a positive mean are planted more as the policy learns",
         "none: the policy learns this",
     ),
-    "contribution": MetricHelp(
+    "dependence": MetricHelp(
         "score with all seeds minus without this one, ± standard error",
         "pp (percentage points)",
         "above 0 by more than its standard error before a seed is kept",
-        "check whether the policy culls seeds with a negative contribution",
+        "check whether the policy culls seeds with a negative dependence",
     ),
     "story": MetricHelp(
         "score of the env by step in this episode, with its decisions: g plants a seed, b begins to blend it in, "

@@ -200,7 +200,7 @@ def score_text(value: float, scale: ScoreScale) -> str:
 
 
 def gain_cell(gain: float | None, scale: ScoreScale, *, is_error: bool = False) -> Cell:
-    """Format a gain in score, such as a contribution: signed, 6 columns; its standard error, 4 columns."""
+    """Format a gain in score, such as the dependence on a seed: signed, 6 columns; its standard error, 4 columns."""
     if scale.is_percent:
         points = None if gain is None else gain * 100
         return number_cell(points, 2 if is_error else 4, 1, signed=not is_error, fixed=True)
@@ -209,7 +209,7 @@ def gain_cell(gain: float | None, scale: ScoreScale, *, is_error: bool = False) 
 
 
 def lost_without(state: RunState) -> str:
-    """Return what a contribution is: `accuracy lost without it, pp`."""
+    """Return what a dependence is: `accuracy lost without it, pp`."""
     scale = state.score_scale
     words = f"{strip_control(state.score_name)} {'lost' if scale.best == 'high' else 'gained'} without it"
     return f"{words}, {scale.difference_unit}".rstrip(", ")

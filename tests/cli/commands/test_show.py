@@ -64,8 +64,8 @@ def test_summary_counts_anomalies_seeds_and_checkpoints(run: Path, capsys: pytes
     assert {name: seeds["planted"] for name, seeds in shown["seeds"].items()} == {
         "conv_small": 6, "conv_light": 3, "norm": 3
     }  # fmt: skip
-    assert shown["seeds"]["conv_small"]["contribution"] == pytest.approx(0.04)
-    assert "contribution" not in shown["seeds"]["norm"]
+    assert shown["seeds"]["conv_small"]["dependence"] == pytest.approx(0.04)
+    assert "dependence" not in shown["seeds"]["norm"]
     assert (shown["checkpoints"], shown["last_checkpoint"]) == (3, "checkpoints/00003-005")
 
 
@@ -74,11 +74,11 @@ def hand_made(folder: Path, *events: ev.AnyEvent, name: str = "run") -> Path:
     return folder / name
 
 
-def reading(blueprint: str, contribution: float | None) -> ev.SlotReading:
-    return ev.SlotReading(stage="blending", blueprint=blueprint, contribution=contribution)
+def reading(blueprint: str, dependence: float | None) -> ev.SlotReading:
+    return ev.SlotReading(stage="blending", blueprint=blueprint, dependence=dependence)
 
 
-def test_show_contribution_is_mean_of_last_per_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_dependence_is_mean_of_last_per_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = [[reading("norm", value), reading("norm", None)] for value in (0.1, 0.3)]
     culled = [reading("attention", None), reading("norm", -0.4)]
     moved = {"round": 1, "step": 2, "env": 1, "slot": "mid", "before": "training", "reason": "op", "blueprint": "norm"}
@@ -94,12 +94,10 @@ def test_show_contribution_is_mean_of_last_per_seed(tmp_path: Path, capsys: pyte
 
     seeds = as_json("show", path, capsys=capsys)["seeds"]
 
-    assert seeds == {"norm": {"culled": 1, "contribution": pytest.approx(-0.05), "measurements": 2}}
+    assert seeds == {"norm": {"culled": 1, "dependence": pytest.approx(-0.05), "measurements": 2}}
     assert main(["show", str(tmp_path / "run")]) == 0
-    headings, row = [
-        line for line in capsys.readouterr().out.splitlines() if re.search("mean contribution|norm ", line)
-    ]
-    assert "mean contribution, pp" in headings
+    headings, row = [line for line in capsys.readouterr().out.splitlines() if re.search("mean dependence|norm ", line)]
+    assert "mean dependence, pp" in headings
     assert row.split() == ["norm", "0", "0", "1", "-5.0", "–"]
 
 
@@ -108,8 +106,8 @@ def test_show_and_run_state_agree_on_blueprints(run: Path, capsys: pytest.Captur
 
     records = fold(RUN).blueprints
     assert any(record.judged for record in records.values())
-    assert {name: found.get("contribution") for name, found in seeds.items()} == {
-        name: pytest.approx(record.contribution) if record.judged else None for name, record in records.items()
+    assert {name: found.get("dependence") for name, found in seeds.items()} == {
+        name: pytest.approx(record.dependence) if record.judged else None for name, record in records.items()
     }
     for name, record in records.items():
         counts = [seeds[name].get(key, 0) for key in ("planted", "fossilized", "culled", "measurements")]

@@ -83,7 +83,7 @@ def test_every_decision_has_its_effect(run: Path, capsys: pytest.CaptureFixture[
     episode = read_episode(open_history(run), 2, 1)
     assert report.recorded.scores[1:] == pytest.approx([step.score for step in episode.steps], rel=1e-4)
     assert report.recorded.net_return == pytest.approx(
-        sum(step.reward - step.reward_parts.get("contribution", 0.0) for step in episode.steps), abs=1e-4
+        sum(step.reward - step.reward_parts.get("dependence", 0.0) for step in episode.steps), abs=1e-4
     )
     effects = {decision.step: decision.effect for decision in report.decisions}
     assert list(effects) == [step.step for step in episode.steps if step.op != "wait"]

@@ -75,7 +75,7 @@ def grow(
                 slot.advance()
                 continue
         if slot.stage is Stage.PROBATIONARY:
-            slot.record_contribution(0.1, 0.01)
+            slot.record_dependence(0.1, 0.01)
             slot.fossilize()
             continue
         slot.tick()

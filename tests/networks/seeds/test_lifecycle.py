@@ -47,9 +47,9 @@ def test_gate_g3_compares_exactly() -> None:
 
 
 def test_gate_g5_requires_measurement() -> None:
-    assert failed(gate_g5(None, CONFIG)) == ["contribution measured"]
+    assert failed(gate_g5(None, CONFIG)) == ["dependence measured"]
     assert not failed(gate_g5(-0.5, CONFIG))
 
 
 def test_gate_g5_without_measurement_requirement_passes() -> None:
-    assert not failed(gate_g5(None, GateConfig(require_contribution=False)))
+    assert not failed(gate_g5(None, GateConfig(require_dependence=False)))

@@ -56,7 +56,7 @@ def perform(slot: Slot, op: str, *args: Any) -> list[StageTransition]:
     if op == "tick":
         return slot.tick()
     if op == "measure":
-        slot.record_contribution(0.01, 0.002)
+        slot.record_dependence(0.01, 0.002)
         return []
     if op == "gradient":
         slot.grad_norm = args[0]
@@ -113,7 +113,7 @@ def test_slot_full_lifecycle_tick_by_tick() -> None:
     assert alphas == pytest.approx([0.7 / 3, 1.4 / 3, 0.7])
     assert [move.reason for move in moves] == ["G3"]
     assert not slot.can_fossilize
-    slot.record_contribution(0.2, 0.01)
+    slot.record_dependence(0.2, 0.01)
     assert slot.fossilize().after is Stage.FOSSILIZED
     assert slot.tick() == []
     assert slot.alpha == 0.7
@@ -139,7 +139,7 @@ def test_cull_with_ramp_ends_in_embargo_then_dormant() -> None:
     assert alphas == pytest.approx([2 / 3, 1 / 3])
     assert moves == [StageTransition("mid", Stage.BLENDING, Stage.CULLED, "conv_light", "hurts")]
     assert slot.seed is None
-    assert slot.contribution is None
+    assert slot.dependence is None
     history = [slot.tick() for _ in range(6)]
     assert [move.after for moves in history for move in moves] == [Stage.EMBARGOED, Stage.DORMANT]
     assert history[-1][0].after is Stage.DORMANT
@@ -207,16 +207,16 @@ def test_illegal_op_error_names_gate_and_failed_checks() -> None:
     assert gate.gate == "G2"
 
 
-def test_contribution_is_none_until_measured() -> None:
+def test_dependence_is_none_until_measured() -> None:
     slot = empty()
     grow(slot, Stage.BLENDING)
-    assert slot.contribution is slot.contribution_se is slot.contribution_velocity is None
-    slot.record_contribution(0.1, 0.02)
-    assert slot.contribution_velocity is None
-    slot.record_contribution(0.3, 0.02)
-    assert slot.contribution_velocity == pytest.approx(0.2)
-    slot.record_contribution(0.3, 0.02)
-    assert slot.contribution_velocity == pytest.approx(0.14)
+    assert slot.dependence is slot.dependence_se is slot.dependence_velocity is None
+    slot.record_dependence(0.1, 0.02)
+    assert slot.dependence_velocity is None
+    slot.record_dependence(0.3, 0.02)
+    assert slot.dependence_velocity == pytest.approx(0.2)
+    slot.record_dependence(0.3, 0.02)
+    assert slot.dependence_velocity == pytest.approx(0.14)
 
 
 @pytest.mark.parametrize("blend", Blend)

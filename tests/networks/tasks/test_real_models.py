@@ -62,7 +62,7 @@ def test_model_trains_resumes_to_the_bit_and_is_replayed(
     assert all(torch.equal(value, uninterrupted[name]) for name, value in resumed.items())
     steps = [event for event in recorded(run) if isinstance(event, ev.EnvStepped)]
     assert len(steps) == 2 * 2 * 6
-    assert any(slot.contribution is not None for step in steps for slot in step.slots)
+    assert any(slot.dependence is not None for step in steps for slot in step.slots)
     capsys.readouterr()
     assert main(["replay", str(run), "--no-tui"]) == EXIT_OK
     assert "12 of 12 steps, round 2 of 2" in capsys.readouterr().out

@@ -6,10 +6,10 @@ from esper.common.domain import StageName
 from esper.recordings import events as ev
 
 
-def slots(stage: StageName, alpha: float | None = None, contribution: float | None = None) -> list[ev.SlotReading]:
+def slots(stage: StageName, alpha: float | None = None, dependence: float | None = None) -> list[ev.SlotReading]:
     """Return the readings of three slots; the seed is in the second."""
     empty = ev.SlotReading(stage="dormant")
-    return [empty, ev.SlotReading(stage=stage, alpha=alpha, contribution=contribution), empty]
+    return [empty, ev.SlotReading(stage=stage, alpha=alpha, dependence=dependence), empty]
 
 
 def choices(**words: str) -> dict[str, ev.HeadChoice]:
@@ -23,9 +23,9 @@ def planting(style: str, tempo: str, target: str = "1.0") -> dict[str, object]:
     return {"op": "germinate", "target": "mid", "decision": decision, "slots": slots("training")}
 
 
-def blended(alpha: float = 0.5, contribution: float | None = 0.3, **changes: object) -> dict[str, object]:
+def blended(alpha: float = 0.5, dependence: float | None = 0.3, **changes: object) -> dict[str, object]:
     """Return a step with a blended seed and good scores."""
-    readings = slots("probationary", alpha, contribution)
+    readings = slots("probationary", alpha, dependence)
     return {"slots": readings, "score": 0.8, "train_score": 0.8} | changes
 
 

@@ -53,7 +53,7 @@ def test_everything_recorded_has_a_curve() -> None:
     assert quantities >= {
         *("accuracy", "train accuracy", "loss", "train loss", "reward", "reward part accuracy", "reward part rent"),
         *(
-            "contribution",
+            "dependence",
             "seed gradient norm",
             "predicted return",
             "gradient norm",

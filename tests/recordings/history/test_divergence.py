@@ -79,7 +79,7 @@ def test_divergence_names_nested_fields(tmp_path: Path) -> None:
     index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped))
     step = RUN[index]
     assert isinstance(step, ev.EnvStepped)
-    slots = [step.slots[0], msgspec.structs.replace(step.slots[1], alpha=0.25, contribution=None), step.slots[2]]
+    slots = [step.slots[0], msgspec.structs.replace(step.slots[1], alpha=0.25, dependence=None), step.slots[2]]
 
     found = compare(
         tmp_path, modified_run(index, slots=slots, reward_parts={**step.reward_parts, "rent": 0.0})
@@ -88,7 +88,7 @@ def test_divergence_names_nested_fields(tmp_path: Path) -> None:
     assert found is not None
     assert "reward_parts.rent -0.05 vs 0" in found.text
     assert "slots[1].alpha 0.5 vs 0.25" in found.text
-    assert "slots[1].contribution 0.04 vs no value" in found.text
+    assert "slots[1].dependence 0.04 vs no value" in found.text
 
 
 def test_divergence_finds_another_event_type(tmp_path: Path) -> None:

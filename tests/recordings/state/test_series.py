@@ -59,10 +59,10 @@ def moved(step: int, after: StageName, *, slot: str = "mid", blueprint: str = "n
 
 
 def grown(
-    step: int, stage: StageName, contribution: float | None = None, blueprint: str | None = "norm"
+    step: int, stage: StageName, dependence: float | None = None, blueprint: str | None = "norm"
 ) -> ev.EnvStepped:
     """Return a step of env 0 with a seed in the second slot."""
-    reading = ev.SlotReading(stage=stage, blueprint=blueprint, parameters=40, contribution=contribution)
+    reading = ev.SlotReading(stage=stage, blueprint=blueprint, parameters=40, dependence=dependence)
     slots = [ev.SlotReading(stage="dormant"), reading, ev.SlotReading(stage="dormant")]
     return env_stepped(0, step=step, slots=slots)
 
@@ -92,7 +92,7 @@ def test_blueprint_stats_counts_each_seed_once() -> None:
     )  # fmt: skip
     stats = state.blueprints["norm"]
     assert (stats.planted, stats.fossilized, stats.culled, stats.judged) == (2, 1, 1, 2)
-    assert stats.contribution == pytest.approx((0.125 + 0.25) / 2)
+    assert stats.dependence == pytest.approx((0.125 + 0.25) / 2)
     assert stats.size == 40
 
 
@@ -102,15 +102,15 @@ def test_blueprint_stats_skips_unmeasured_seeds() -> None:
     again = [grown(4, "germinated"), moved(4, "germinated"), grown(5, "training")]
     state = folded(*planted, *earlier, *again, grown(6, "culled", blueprint=None), moved(6, "culled"), ended())
     stats = state.blueprints["norm"]
-    assert (stats.culled, stats.judged, stats.contribution) == (2, 1, 0.5)
-    assert folded(*planted, ended()).blueprints["norm"].contribution is None
+    assert (stats.culled, stats.judged, stats.dependence) == (2, 1, 0.5)
+    assert folded(*planted, ended()).blueprints["norm"].dependence is None
 
 
 def test_trace_covers_the_current_episode() -> None:
     first = env_stepped(0, step=1, op_probability=0.25)
     state = folded(first, env_stepped(0, step=2))
     one, two = state.envs[0].trace
-    assert (one.step, one.stages, one.contributions) == (1, "dbe", [None, 0.04, None])
+    assert (one.step, one.stages, one.dependences) == (1, "dbe", [None, 0.04, None])
     assert (one.seq, one.score, one.train_score, one.alphas) == (3, 0.35, 0.3, [None, 0.5, None])
     assert (one.op, one.probability, two.step) == ("wait", 0.25, 2)
     assert Keyframe.from_state(state).decode_state().envs == state.envs
@@ -145,11 +145,11 @@ def test_best_env_is_the_first_that_reached_the_best_accuracy() -> None:
     assert folded().best_env is None
 
 
-def test_culled_seed_in_a_slot_without_reading_has_no_contribution() -> None:
+def test_culled_seed_in_a_slot_without_reading_has_no_dependence() -> None:
     state = RunState()
     for event in stamp([run_started(), env_stepped(slots=[]), moved(2, "culled", slot="late")]):
         state.apply(event)
-    assert (state.blueprints["norm"].culled, state.blueprints["norm"].contribution) == (1, None)
+    assert (state.blueprints["norm"].culled, state.blueprints["norm"].dependence) == (1, None)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=70))

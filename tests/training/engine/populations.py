@@ -69,7 +69,7 @@ def population(
 
 def live_on(slot: Slot, *, advance: bool) -> None:
     """Let a seed pass its gates: advance it if wanted, make it permanent once it is blended, else end an epoch."""
-    slot.grad_norm = slot.contribution = 1.0
+    slot.grad_norm = slot.dependence = 1.0
     if slot.stage is Stage.TRAINING and advance:
         slot.advance()
     elif slot.stage is Stage.PROBATIONARY:

@@ -78,21 +78,21 @@ def test_step_event_has_the_measurements_of_its_env(watched: Watched) -> None:
 
 
 def test_slot_reading_has_the_measurements_of_its_seed(watched: Watched) -> None:
-    contributions = norms = 0
+    dependences = norms = 0
     for env, readings in watched.readings.items():
         for event, (measured, _) in zip(watched.stepped(env), readings, strict=True):
             for index, slot in enumerate(event.slots):
                 if slot.stage in ("culled", "embargoed", "dormant"):  # the measurements were removed with the seed
-                    assert (slot.contribution, slot.contribution_se) == (None, None)
+                    assert (slot.dependence, slot.dependence_se) == (None, None)
                     continue
-                if index in measured.contributions:
-                    contributions += 1
-                    contribution, error = measured.contributions[index]
-                    assert (slot.contribution, slot.contribution_se) == (told(contribution), told(error, 4))
+                if index in measured.dependences:
+                    dependences += 1
+                    dependence, error = measured.dependences[index]
+                    assert (slot.dependence, slot.dependence_se) == (told(dependence), told(error, 4))
                 norms += index in measured.slot_grad_norms
                 assert slot.grad_norm == told(measured.slot_grad_norms.get(index), 4)
-    assert contributions > 5
-    assert norms > contributions  # seeds in training have a gradient, and contribute nothing
+    assert dependences > 5
+    assert norms > dependences  # seeds in training have a gradient, and contribute nothing
 
 
 def test_missing_measurements_are_omitted(watched: Watched) -> None:
@@ -107,7 +107,7 @@ def test_missing_measurements_are_omitted(watched: Watched) -> None:
                 assert slot == ev.SlotReading(stage="dormant")
             if slot.stage in ("germinated", "training"):
                 assert slot.alpha is None
-                assert slot.contribution is None
+                assert slot.dependence is None
 
 
 def test_step_event_names_the_decision(watched: Watched) -> None:
@@ -143,7 +143,7 @@ def test_reward_parts_sum_to_the_reward(watched: Watched) -> None:
     for env in range(ENVS):
         events = watched.stepped(env)
         assert all(event.reward == sum(event.reward_parts.values()) for event in events)
-        assert {*events[-1].reward_parts} == {"score", "rent", "op", "contribution"}
+        assert {*events[-1].reward_parts} == {"score", "rent", "op", "dependence"}
         total = math.fsum(event.reward for event in events)
         assert watched.live.state.envs[env].scores == [event.score for event in events]
         assert watched.live.state.envs[env].returns == [ended[env].episode_return]
@@ -194,20 +194,20 @@ def test_loss_and_accuracy_are_of_the_validation_split(tmp_path: Path) -> None:
     assert stepped.loss == pytest.approx(loss, rel=1e-4)
 
 
-def test_contribution_is_the_loss_without_the_seed(watched: Watched) -> None:
+def test_dependence_is_the_loss_without_the_seed(watched: Watched) -> None:
     checked = 0
     for env in watched.live.run.pool.envs:
         x, y = env.splits.validation[0], env.splits.validation[1]
         before, last = watched.stepped(env.index)[-2:]
         alphas = env.network.alphas()
         for index, (slot, past) in enumerate(zip(last.slots, before.slots, strict=True)):
-            if past.stage not in (Stage.PROBATIONARY.label, Stage.FOSSILIZED.label) or slot.contribution is None:
+            if past.stage not in (Stage.PROBATIONARY.label, Stage.FOSSILIZED.label) or slot.dependence is None:
                 continue  # its alpha may have moved since it was measured
             with_it, _ = evaluate(env.network, x, y, alphas)
             without, _ = evaluate(env.network, x, y, [0.0 if i == index else alpha for i, alpha in enumerate(alphas)])
             gain = with_it - without
-            assert slot.contribution == pytest.approx(gain.mean().item(), rel=1e-4)
-            assert slot.contribution_se == pytest.approx(gain.std(correction=0).item() / math.sqrt(len(y)), rel=1e-3)
+            assert slot.dependence == pytest.approx(gain.mean().item(), rel=1e-4)
+            assert slot.dependence_se == pytest.approx(gain.std(correction=0).item() / math.sqrt(len(y)), rel=1e-3)
             checked += 1
     assert checked > 0
 

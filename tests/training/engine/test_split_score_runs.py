@@ -98,8 +98,8 @@ def test_rmse_has_its_own_unit_and_direction_everywhere(directory: Path, capsys:
         scores = [step.score for step in steps if (step.env, step.round) == (end.env, end.round)]
         assert end.best_score == min(scores)
         assert end.score > 0
-    gains = [slot.contribution for step in steps for slot in step.slots if slot.contribution is not None]
-    errors = [slot.contribution_se for step in steps for slot in step.slots if slot.contribution is not None]
+    gains = [slot.dependence for step in steps for slot in step.slots if slot.dependence is not None]
+    errors = [slot.dependence_se for step in steps for slot in step.slots if slot.dependence is not None]
     assert gains
     assert set(errors) == {None}  # a score of a whole split has no value per sample
     for step in steps:  # the reward is the skill, 0 to 1

@@ -1,4 +1,4 @@
-"""Contributions and Shapley values, compared with their definitions and measured in an env."""
+"""Dependences and Shapley values, compared with their definitions and measured in an env."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.training.envs.counterfactual import ablation_contributions
+from esper.training.envs.counterfactual import ablation_dependences
 from esper.training.envs.epoch_result import EpochResult
 from esper.training.envs.shapley import shapley_values
 from tests.training.engine.populations import play, population
@@ -43,10 +43,10 @@ def test_shapley_values_are_mean_gains_over_all_orders(worth: torch.Tensor) -> N
     assert shapley_values(worth).tolist() == pytest.approx(by_orders(worth.tolist()), abs=1e-12)
 
 
-def test_contribution_and_its_se_have_their_closed_form() -> None:
+def test_dependence_and_its_se_have_their_closed_form() -> None:
     all_on = torch.tensor([1.0, 1.0, 1.0, 0.0])
     one_off = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
-    found = ablation_contributions(all_on, one_off)
+    found = ablation_dependences(all_on, one_off)
     # Gains 0, 1, 1, −1: mean ¼, variance 3/4 − 1/16.
     assert found[0].tolist() == pytest.approx([0.25, math.sqrt((3 / 4 - 1 / 16) / 4)])
     assert found[1].tolist() == [0.0, 0.0]
@@ -65,12 +65,12 @@ def test_shapley_is_measured_at_episode_end_without_effects() -> None:
     assert not any(measured.shapley for measured in valued[:-1])
     last = valued[-1]
     assert len(last.shapley) >= 2
-    assert set(last.shapley) == set(last.contributions)
+    assert set(last.shapley) == set(last.dependences)
     for one, other in zip(ablated, valued, strict=True):
         assert one.score == other.score
-        assert one.contributions.keys() == other.contributions.keys()
-        for slot, pair in one.contributions.items():
-            assert other.contributions[slot] == pytest.approx(pair, abs=1e-6)
+        assert one.dependences.keys() == other.dependences.keys()
+        for slot, pair in one.dependences.items():
+            assert other.dependences[slot] == pytest.approx(pair, abs=1e-6)
 
 
 def test_shapley_values_of_an_env_sum_to_its_gain() -> None:
@@ -89,8 +89,8 @@ def test_shapley_values_of_an_env_sum_to_its_gain() -> None:
 
 def test_counterfactual_off_trains_the_same() -> None:
     measured = episode("off")
-    assert not any(epoch.contributions or epoch.shapley for epoch in measured)
+    assert not any(epoch.dependences or epoch.shapley for epoch in measured)
     with population(envs=1, counterfactual="off", steps=STEPS) as pool:
         play(pool, 0, STEPS)
-        assert all(slot.contribution is None for slot in pool.envs[0].network.slots)
+        assert all(slot.dependence is None for slot in pool.envs[0].network.slots)
         assert any(slot.stage.is_blended for slot in pool.envs[0].network.slots)

@@ -54,7 +54,7 @@ def measurement(*, train_loss: float = 1.0, loss: float = 1.0, score: float = 0.
         growth_tracker=None,
         skipped_batches=0,
         overflows_by_owner={},
-        contributions={},
+        dependences={},
         shapley={},
     )
 

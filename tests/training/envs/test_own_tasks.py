@@ -82,7 +82,7 @@ def test_language_model_grows_and_learns() -> None:
         assert isinstance(env.host_optimizer, FusedAdamW)
         (measured,) = play(pool, 0, 14)
         assert measured[-1].train_loss < measured[0].train_loss
-        assert any(step.contributions for step in measured)
+        assert any(step.dependences for step in measured)
         assert env.splits.train[0].dtype is torch.int64
 
 
@@ -252,7 +252,7 @@ def test_seed_trains_within_a_recomputed_block() -> None:
     with pool_of(task(Recomputed, {"middle": "block.0"})) as pool:
         (played,) = play(pool, 0, 10)
         assert any(step.slot_grad_norms for step in played)
-        assert any(step.contributions for step in played)
+        assert any(step.dependences for step in played)
 
 
 def test_metrics_are_measured_on_the_validation_split() -> None:
@@ -267,7 +267,7 @@ def test_metrics_are_measured_on_the_validation_split() -> None:
         with torch.no_grad():
             expected = confidence(network(features().validation[0], network.alphas()), torch.empty(0)).mean().item()
         assert played[-1].metrics == {"confidence": pytest.approx(expected, rel=1e-5)}
-        assert played[-1].contributions
+        assert played[-1].dependences
 
 
 def test_loss_of_single_values_is_weighted_by_samples() -> None:

@@ -47,13 +47,13 @@ class ScriptedEnv:
         return self.env.apply_action(action, self.view.step)
 
     def end_epoch(
-        self, contributions: Mapping[int, float] | None = None, grad_norm: float = 1.0, fall: float = 0.0
+        self, dependences: Mapping[int, float] | None = None, grad_norm: float = 1.0, fall: float = 0.0
     ) -> None:
-        """End an epoch: set gradient norms and contributions, and reduce the loss by the fraction `fall`."""
+        """End an epoch: set gradient norms and dependences, and reduce the loss by the fraction `fall`."""
         for index in self.env.trained_slots():
             self.slots[index].grad_norm = grad_norm
         for index in self.env.measured_slots():
-            self.slots[index].record_contribution((contributions or {}).get(index, 0.1), 0.01)
+            self.slots[index].record_dependence((dependences or {}).get(index, 0.1), 0.01)
         view = self.view
         view.step += 1
         view.losses.append(view.losses[-1] * (1 - fall))

@@ -15,7 +15,7 @@ RULES = HeuristicRules(
     rotation=("conv_light", "conv_heavy"),
     plateau_drop=0.1,
     min_remaining=0.4,
-    min_contribution=0.005,
+    min_dependence=0.005,
     trial_steps=2,
 )
 
@@ -109,12 +109,12 @@ def test_heuristic_plants_nothing_late_in_an_episode() -> None:
     assert all(step + RULES.min_remaining * 25 <= 25 for step, _ in planted)
 
 
-def test_heuristic_culls_tried_seeds_without_contribution() -> None:
+def test_heuristic_culls_tried_seeds_without_dependence() -> None:
     env, agent = ScriptedEnv(steps=100), heuristic()
     actions: list[Action] = []
     while not steps_of(actions, Op.CULL):
         tried = env.slots[0].stage is Stage.PROBATIONARY and env.slots[0].epochs_in_stage >= RULES.trial_steps
-        actions += run(agent, env, steps=1, contributions={0: -0.1})
+        actions += run(agent, env, steps=1, dependences={0: -0.1})
         assert (actions[-1].op == Op.CULL) == tried
     assert env.stages()[0] is Stage.EMBARGOED
     assert steps_of(actions, Op.CULL)[0][1] == 0
@@ -142,7 +142,7 @@ def agent_plants(agent: HeuristicAgent, after_removal_of: str | None, steps: int
 
 def test_heuristic_continues_from_a_snapshot() -> None:
     whole, parts = ScriptedEnv(steps=60), ScriptedEnv(steps=60)
-    harmful = {"contributions": {0: -0.1, 1: -0.1}}
+    harmful = {"dependences": {0: -0.1, 1: -0.1}}
     agent = heuristic()
     expected = run(agent, whole, steps=60, **harmful)
     first, second = heuristic(), heuristic()
@@ -154,9 +154,9 @@ def test_heuristic_continues_from_a_snapshot() -> None:
 
 def test_heuristic_forgets_the_previous_episode() -> None:
     agent = heuristic()
-    expected = run(agent, ScriptedEnv(), contributions={0: -0.1})
+    expected = run(agent, ScriptedEnv(), dependences={0: -0.1})
     agent.begin_round(NOISE)
-    assert run(agent, ScriptedEnv(), contributions={0: -0.1}) == expected
+    assert run(agent, ScriptedEnv(), dependences={0: -0.1}) == expected
 
 
 @pytest.mark.parametrize("agent", [heuristic(), PeriodicAgent(BLUEPRINTS, PLANT_INTERVAL_STEPS)])
@@ -164,4 +164,4 @@ def test_heuristic_fossilizes_unmeasured_seeds(agent: Agent) -> None:
     env = ScriptedEnv(counterfactual="off")
     run(agent, env)
     assert env.stages() == [Stage.FOSSILIZED] * 3
-    assert all(slot.contribution is None for slot in env.slots)
+    assert all(slot.dependence is None for slot in env.slots)

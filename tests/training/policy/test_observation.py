@@ -79,7 +79,7 @@ def test_seed_measurements_change_only_its_slice(slot: int) -> None:
     env = grown(0, 1, 2)
     before, _ = observe(env)
     seed = env.slots[slot]
-    seed.record_contribution(-0.3, 0.01)
+    seed.record_dependence(-0.3, 0.01)
     seed.grad_norm = 7.0
     seed.set_alpha(0.5, 5, AlphaCurve.LINEAR) if seed.can_set_alpha else seed.tick()
     after, _ = observe(env)
@@ -114,9 +114,9 @@ def test_diverged_env_has_a_finite_observation(broken: float) -> None:
 
 def test_observation_distinguishes_missing_from_zero() -> None:
     env = grown(0)
-    env.slots[0].contribution = None
+    env.slots[0].dependence = None
     missing, _ = observe(env)
-    env.slots[0].contribution = 0.0
+    env.slots[0].dependence = 0.0
     zero, _ = observe(env)
     assert not torch.equal(missing, zero)
 

@@ -20,7 +20,7 @@ def play(
     mode: str, steps: Sequence[tuple[float, float | None, float]], gamma: float, horizon: HorizonName = "episode"
 ) -> list[dict[str, float]]:
     learning = PPOConfig(gamma=gamma, horizon=horizon)
-    reward = RewardFunction(mode, RewardConfig(contribution=0.5), learning, len(steps))  # pyright: ignore[reportArgumentType]
+    reward = RewardFunction(mode, RewardConfig(dependence=0.5), learning, len(steps))  # pyright: ignore[reportArgumentType]
     reward.begin(0.1)
     return [reward.step(*step, is_op=index % 2 == 0) for index, step in enumerate(steps)]
 
@@ -30,14 +30,14 @@ def test_shaping_adds_nothing_to_the_return_of_ended_episode(
     steps: list[tuple[float, float, float]], gamma: float
 ) -> None:
     parts = play("shaped", steps, gamma, "episode")
-    discounted = sum(gamma**t * part["contribution"] for t, part in enumerate(parts))
+    discounted = sum(gamma**t * part["dependence"] for t, part in enumerate(parts))
     assert math.isclose(discounted, 0.0, abs_tol=1e-9)
 
 
 @given(episode, st.floats(0.5, 1))
 def test_shaping_telescopes_to_the_last_potential(steps: list[tuple[float, float, float]], gamma: float) -> None:
     parts = play("shaped", steps, gamma, "continuing")
-    discounted = sum(gamma**t * part["contribution"] for t, part in enumerate(parts))
+    discounted = sum(gamma**t * part["dependence"] for t, part in enumerate(parts))
     assert math.isclose(discounted, 0.5 * gamma ** len(steps) * steps[-1][1], abs_tol=1e-9)
 
 
@@ -72,7 +72,7 @@ def test_rest_of_the_return_is_the_known_part_plus_what_is_still_to_come(
 ) -> None:
     """Without discount, the unknown part is the final accuracy minus the charges to come, whatever came before."""
     at = data.draw(st.integers(0, len(steps) - 1))
-    reward = RewardFunction(mode, RewardConfig(contribution=0.5), PPOConfig(gamma=1.0, horizon="episode"), len(steps))
+    reward = RewardFunction(mode, RewardConfig(dependence=0.5), PPOConfig(gamma=1.0, horizon="episode"), len(steps))
     reward.begin(0.1)
     for step in steps[:at]:
         reward.step(*step, is_op=True)
@@ -82,7 +82,7 @@ def test_rest_of_the_return_is_the_known_part_plus_what_is_still_to_come(
 
 
 @given(episode)
-def test_shaped_without_contributions_equals_simplified(
+def test_shaped_without_dependences_equals_simplified(
     steps: list[tuple[float, float, float]],
 ) -> None:
     unmeasured = [(accuracy, None, charge) for accuracy, _, charge in steps]

@@ -163,11 +163,11 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if not summary.seeds:
         yield "seeds", "none planted"
         return
-    names = ("", "planted", "fossilized", "culled", "mean contribution, pp", "mean effect on the return (n)")
+    names = ("", "planted", "fossilized", "culled", "mean dependence, pp", "mean effect on the return (n)")
     rows: list[tuple[str, ...]] = []
     for blueprint, seeds in sorted(summary.seeds.items()):
         counts = (str(seeds.planted), str(seeds.fossilized), str(seeds.culled))
-        points = None if seeds.contribution is None else 100 * seeds.contribution
+        points = None if seeds.dependence is None else 100 * seeds.dependence
         rows.append((blueprint, *counts, format_number(points, "+.1f"), _format_effect(seeds)))
     headings = ["seeds", *[""] * len(rows)]
     yield from zip(headings, PrintedTable.from_cells(names, rows, right=range(1, len(names))).lines(), strict=True)

@@ -123,8 +123,8 @@ class RewardConfig(Section, frozen=True, kw_only=True):
     """minimum of the host parameters in the rent; smaller hosts pay as if they had this many"""
     op: Annotated[NonNegativeWeight, unit("score")] = 0.001
     """cost of every op except WAIT"""
-    contribution: NonNegativeWeight = 0.1
-    """weight of the contribution potential; it changes the learning, not the optimum"""
+    dependence: NonNegativeWeight = 0.1
+    """weight of the dependence potential; it changes the learning, not the optimum"""
     penalty: Annotated[NonNegativeWeight, unit("score")] = 1.0
     """penalty of a step in which an env breaks down and is rolled back"""
 
@@ -234,7 +234,7 @@ class Config(Section, frozen=True, kw_only=True):
     reward: Annotated[
         RewardName,
         choices(
-            shaped="score gain and contribution potential, minus costs",
+            shaped="score gain and dependence potential, minus costs",
             simplified="score gain minus rent and op costs",
             sparse="simplified, all at the last step",
         ),
@@ -245,10 +245,10 @@ class Config(Section, frozen=True, kw_only=True):
         choices(
             ablation="switch one seed off",
             shapley="ablation, plus Shapley values at episode end",
-            off="seeds can be fossilized unmeasured, no contribution reward",
+            off="seeds can be fossilized unmeasured, no dependence reward",
         ),
     ] = "ablation"
-    """how to measure contributions"""
+    """how to measure dependences"""
     amp: Annotated[
         AmpName,
         choices(

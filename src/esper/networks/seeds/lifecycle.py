@@ -48,8 +48,8 @@ class GateConfig:
     """G2: minimum number of epochs in TRAINING."""
     max_grad_norm: float = 100.0
     """G2: maximum mean gradient norm of the seed; above it, training counts as exploding."""
-    require_contribution: bool = True
-    """G5: require that the contribution was measured. False if counterfactuals are off."""
+    require_dependence: bool = True
+    """G5: require that the dependence was measured. False if counterfactuals are off."""
     cull_age: int = 3
     """Minimum age in epochs at which the policy can cull a seed."""
     embargo_epochs: int = 5
@@ -106,7 +106,7 @@ def gate_g3(alpha: float, target: float) -> GateResult:
     return GateResult("G3", (Check("alpha at target", alpha == target, alpha, target),))
 
 
-def gate_g5(contribution: float | None, config: GateConfig) -> GateResult:
-    """Check the transition to FOSSILIZED: the contribution was measured, if `config` requires it."""
-    measured = Check("contribution measured", contribution is not None, contribution)
-    return GateResult("G5", (measured,) if config.require_contribution else ())
+def gate_g5(dependence: float | None, config: GateConfig) -> GateResult:
+    """Check the transition to FOSSILIZED: the dependence was measured, if `config` requires it."""
+    measured = Check("dependence measured", dependence is not None, dependence)
+    return GateResult("G5", (measured,) if config.require_dependence else ())

@@ -30,7 +30,7 @@ from esper.networks.seeds.lifecycle import (
 from esper.networks.seeds.site import SlotSite
 
 _VELOCITY_EMA_DECAY = 0.7
-"""Weight of the previous value in the exponential moving average of the contribution's change."""
+"""Weight of the previous value in the exponential moving average of the dependence's change."""
 
 
 class Slot(nn.Module):
@@ -84,11 +84,11 @@ class Slot(nn.Module):
         """Epochs since germination."""
         self.grad_norm: float | None = None
         """Mean gradient norm in the last epoch, set by the training loop; None if not measured."""
-        self.contribution: float | None = None
+        self.dependence: float | None = None
         """Validation score with all seeds minus without this one, as a fraction; None if not measured."""
-        self.contribution_se: float | None = None
-        self.contribution_velocity: float | None = None
-        """Moving average of the contribution's change between measurements; None before the second one."""
+        self.dependence_se: float | None = None
+        self.dependence_velocity: float | None = None
+        """Moving average of the dependence's change between measurements; None before the second one."""
         self._gate_seed = 0
         self._cull_reason: str | None = None
 
@@ -160,7 +160,7 @@ class Slot(nn.Module):
         return gate_g3(self.schedule.value, self.schedule.target)
 
     def _check_g5(self) -> GateResult:
-        return gate_g5(self.contribution, self.gates)
+        return gate_g5(self.dependence, self.gates)
 
     # Operations
 
@@ -248,18 +248,18 @@ class Slot(nn.Module):
         """Empty the slot for a new episode, regardless of its stage."""
         self._empty(Stage.DORMANT)
 
-    def record_contribution(self, contribution: float, standard_error: float | None) -> None:
-        """Store the seed's measured contribution to the validation score (a fraction), and update its velocity.
+    def record_dependence(self, dependence: float, standard_error: float | None) -> None:
+        """Store how much of the validation score depends on the seed (a fraction), and update its velocity.
 
-        A contribution that is not finite is ignored.
+        A dependence that is not finite is ignored.
         """
-        if not math.isfinite(contribution):
+        if not math.isfinite(dependence):
             return
-        if self.contribution is not None:
-            change = contribution - self.contribution
-            past = change if self.contribution_velocity is None else self.contribution_velocity
-            self.contribution_velocity = _VELOCITY_EMA_DECAY * past + (1.0 - _VELOCITY_EMA_DECAY) * change
-        self.contribution, self.contribution_se = contribution, standard_error
+        if self.dependence is not None:
+            change = dependence - self.dependence
+            past = change if self.dependence_velocity is None else self.dependence_velocity
+            self.dependence_velocity = _VELOCITY_EMA_DECAY * past + (1.0 - _VELOCITY_EMA_DECAY) * change
+        self.dependence, self.dependence_se = dependence, standard_error
 
     def tick(self) -> list[StageTransition]:
         """End an epoch: age the seed, advance alpha, and return the transitions that need no decision."""
@@ -376,9 +376,9 @@ class Slot(nn.Module):
             "schedule": msgspec.to_builtins(self.schedule),
             "age": self.age,
             "grad_norm": self.grad_norm,
-            "contribution": self.contribution,
-            "contribution_se": self.contribution_se,
-            "contribution_velocity": self.contribution_velocity,
+            "dependence": self.dependence,
+            "dependence_se": self.dependence_se,
+            "dependence_velocity": self.dependence_velocity,
             "gate_seed": self._gate_seed,
             "cull_reason": self._cull_reason,
         }
@@ -401,7 +401,7 @@ class Slot(nn.Module):
         self.epochs_in_stage = state["epochs_in_stage"]
         self.age = state["age"]
         self.grad_norm = state["grad_norm"]
-        self.contribution = state["contribution"]
-        self.contribution_se = state["contribution_se"]
-        self.contribution_velocity = state["contribution_velocity"]
+        self.dependence = state["dependence"]
+        self.dependence_se = state["dependence_se"]
+        self.dependence_velocity = state["dependence_velocity"]
         self._cull_reason = state["cull_reason"]

@@ -45,11 +45,11 @@ class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Parameters of the seed; 0 if the slot is empty."""
     grad_norm: float | None = None
     """L2 norm of the seed's gradient before clipping, mean over the epoch; absent if the seed did not train."""
-    contribution: float | None = None
+    dependence: float | None = None
     """Validation score with all seeds minus the score without this one, with the opposite sign if less is better;
     absent if not measured."""
-    contribution_se: float | None = None
-    """Standard error of the contribution, paired over the validation samples; absent if not measured."""
+    dependence_se: float | None = None
+    """Standard error of the dependence, paired over the validation samples; absent if not measured."""
     shapley: float | None = None
     """Shapley value among the blended seeds; only at the end of an episode, and with `--counterfactual shapley`."""
 

@@ -147,7 +147,7 @@ class RunCurves:
         self._env_steps += len(self._stepped)
         columns = self.env_curves.columns(self._stepped)
         readings = [reading for stepped in self._stepped for reading in stepped.slots]
-        columns["contribution"] = [reading.contribution for reading in readings if reading.contribution is not None]
+        columns["dependence"] = [reading.dependence for reading in readings if reading.dependence is not None]
         columns["seed gradient norm"] = [reading.grad_norm for reading in readings if reading.grad_norm is not None]
         self._stepped = []
         for quantity, values in columns.items():

@@ -56,10 +56,10 @@ class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     planted: int = 0
     fossilized: int = 0
     culled: int = 0
-    contribution: float | None = None
-    """Mean final contribution of the measured seeds, a fraction; absent if none was measured."""
+    dependence: float | None = None
+    """Mean final dependence of the measured seeds, a fraction; absent if none was measured."""
     measurements: int = 0
-    """Number of measured seeds. Their contribution is final: they were culled, or their episode has ended."""
+    """Number of measured seeds. Their dependence is final: they were culled, or their episode has ended."""
     effect: float | None = None
     """Mean effect on the return of the seeds whose effect was computed; absent if none was."""
     effects: int = 0
@@ -74,7 +74,7 @@ class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
             planted=record.planted,
             fossilized=record.fossilized,
             culled=record.culled,
-            contribution=record.contribution,
+            dependence=record.dependence,
             measurements=record.judged,
         )
 

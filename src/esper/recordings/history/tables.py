@@ -79,7 +79,7 @@ class Table(NamedTuple):
 
 
 KEYS: Mapping[str, Sequence[str]] = {
-    "reward_parts": ("score", "rent", "op", "contribution", "penalty"),
+    "reward_parts": ("score", "rent", "op", "dependence", "penalty"),
     "op_probabilities": [op.name.lower() for op in Op],
     "decision": HEADS[1:],
     "choices": HEADS,

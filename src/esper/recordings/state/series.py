@@ -107,8 +107,8 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """First letter of each slot's stage."""
     alphas: list[float | None]
     """Alpha of each slot's seed in the next epoch; None if no seed is blended in."""
-    contributions: list[float | None]
-    """Contribution of each slot's seed, as a fraction; None if not measured."""
+    dependences: list[float | None]
+    """Dependence of the score on the seed of each slot, as a fraction; None if not measured."""
     op: str
     target: str | None
     probability: float | None
@@ -120,11 +120,11 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
         """Make the trace of a step."""
         stages = ""
         alphas: list[float | None] = []
-        contributions: list[float | None] = []
+        dependences: list[float | None] = []
         for slot in event.slots:
             stages += slot.stage[0]
             alphas.append(slot.alpha)
-            contributions.append(slot.contribution)
+            dependences.append(slot.dependence)
         return cls(
             event.seq,
             event.step,
@@ -132,7 +132,7 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
             event.train_score,
             stages,
             alphas,
-            contributions,
+            dependences,
             event.op,
             event.target,
             event.op_probability,
@@ -147,46 +147,46 @@ class BlueprintStats(msgspec.Struct, kw_only=True, omit_defaults=True):
     fossilized: int = 0
     culled: int = 0
     judged: int = 0
-    """Number of seeds with a measured final contribution: they were culled, or their episode has ended."""
-    contributions: float = 0.0
-    """Sum of the final contributions of these seeds, as a fraction."""
+    """Number of seeds with a measured final dependence: they were culled, or their episode has ended."""
+    dependences: float = 0.0
+    """Sum of the final dependences of these seeds, as a fraction."""
     sized: int = 0
     """Number of seeds with a known number of parameters."""
     parameters: int = 0
     """Sum of the parameters of these seeds."""
 
     @property
-    def contribution(self) -> float | None:
-        """Mean final contribution, as a fraction; None if none was measured."""
-        return self.contributions / self.judged if self.judged else None
+    def dependence(self) -> float | None:
+        """Mean final dependence, as a fraction; None if none was measured."""
+        return self.dependences / self.judged if self.judged else None
 
     @property
     def size(self) -> float | None:
         """Mean number of parameters of a seed; None if not known."""
         return self.parameters / self.sized if self.sized else None
 
-    def add_final_contribution(self, contribution: float | None) -> None:
-        """Add the final contribution of a seed; None if it was never measured."""
-        if contribution is not None:
+    def add_final_dependence(self, dependence: float | None) -> None:
+        """Add the final dependence of a seed; None if it was never measured."""
+        if dependence is not None:
             self.judged += 1
-            self.contributions += contribution
+            self.dependences += dependence
 
 
-def last_contribution(trace: list[StepTrace], slot: int) -> float | None:
-    """Return the last measured contribution of the seed that left a slot at or just before the end of `trace`.
+def last_dependence(trace: list[StepTrace], slot: int) -> float | None:
+    """Return the last measured dependence of the seed that left a slot at or just before the end of `trace`.
 
     None if it was never measured.
     """
     grown = False
     for step in reversed(trace):
-        if slot >= min(len(step.stages), len(step.contributions)):  # a damaged line may lack slots
+        if slot >= min(len(step.stages), len(step.dependences)):  # a damaged line may lack slots
             return None
         alive = step.stages[slot] in _SEED_STAGE_LETTERS
         if grown and not alive:
             return None
         grown = grown or alive
-        if step.contributions[slot] is not None:
-            return step.contributions[slot]
+        if step.dependences[slot] is not None:
+            return step.dependences[slot]
     return None
 
 

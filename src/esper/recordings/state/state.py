@@ -31,7 +31,7 @@ from esper.recordings.state.series import (
     StepTrace,
     append_bounded,
     five_numbers,
-    last_contribution,
+    last_dependence,
 )
 
 SERIES_POINTS = 240
@@ -370,7 +370,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 stats.fossilized += 1
             case Stage.CULLED.label:
                 stats.culled += 1
-                stats.add_final_contribution(last_contribution(env.trace, slot))
+                stats.add_final_dependence(last_dependence(env.trace, slot))
             case _:
                 pass
 
@@ -454,9 +454,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.decisions[-1].episodes += 1
         for reading in env.stepped.slots if env.stepped else ():
             if reading.blueprint is not None:
-                self.blueprints.setdefault(reading.blueprint, BlueprintStats()).add_final_contribution(
-                    reading.contribution
-                )
+                self.blueprints.setdefault(reading.blueprint, BlueprintStats()).add_final_dependence(reading.dependence)
         self._note_score(env, event.score, self.step)  # measured again if the env was rolled back
         self.finals.append(event.score)
         self.final_ratios.append(event.parameter_ratio)

@@ -136,7 +136,7 @@ class CurvesStatus(Panel):
         "curves",
         "score",
         "reward",
-        "contribution",
+        "dependence",
         "gradient norm",
         "loss scale",
         "update",

@@ -54,9 +54,9 @@ _MIN_STEP_COLS = 10
 """Minimum number of columns for the steps of a slot if rows stand side by side."""
 _MAX_SLOT_STEP_COLS = 40
 """Columns for the steps of a slot that take precedence over the name of its blueprint."""
-_CONTRIBUTION, _EFFECT = "contribution", "effect (n)"
+_DEPENDENCE, _EFFECT = "dependence", "effect (n)"
 _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats, PlantingEffects | None], float | None]]] = {
-    _CONTRIBUTION: (12, lambda record, _: record.contribution),
+    _DEPENDENCE: (12, lambda record, _: record.dependence),
     _EFFECT: (14, lambda _, effects: effects.effect.mean if effects else None),
     "planted": (8, lambda record, _: record.planted),
     "fossilized": (11, lambda record, _: record.fossilized),
@@ -66,7 +66,7 @@ _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats, PlantingEffec
 """Width and value of each column of the blueprint table, keyed by heading."""
 _NAME_COLS = 14
 _WIDE_SCREEN_COLS = 110
-"""Minimum width of the screen for the units of both the contribution and the effect."""
+"""Minimum width of the screen for the units of both the dependence and the effect."""
 
 
 class GrowthScreen(RunScreen):
@@ -226,10 +226,10 @@ class GrowthChart(EnvRowsPanel):
 def _median_loss(envs: Sequence[EnvState]) -> float | None:
     """Return what an env would lose without its best seed, by the last ablation: the median, as a fraction.
 
-    None if no contribution was measured.
+    None if no dependence was measured.
     """
-    contributions = ([slot.contribution for slot in env.latest.slots] if env.latest else [] for env in envs)
-    best = [max(found) for values in contributions if (found := [value for value in values if value is not None])]
+    dependences = ([slot.dependence for slot in env.latest.slots] if env.latest else [] for env in envs)
+    best = [max(found) for values in dependences if (found := [value for value in values if value is not None])]
     return median(best) if best else None
 
 
@@ -247,7 +247,7 @@ def _stage_runs(letters: str) -> list[tuple[str, str]]:
 class BlueprintTable(CyclingPanel):
     """One line per blueprint, sorted by one column in descending order, and the plantings that pay."""
 
-    METRICS = ("blueprints", "contribution", "effect", HEADING)
+    METRICS = ("blueprints", "dependence", "effect", HEADING)
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
@@ -275,7 +275,7 @@ class BlueprintTable(CyclingPanel):
         blueprints = self.state.blueprints
         self.panel_subtitle = lost_without(self.state)
         if _EFFECT in columns and self.screen.size.width >= _WIDE_SCREEN_COLS:
-            self.panel_subtitle = f"contribution: {self.panel_subtitle}  effect: on the return"
+            self.panel_subtitle = f"dependence: {self.panel_subtitle}  effect: on the return"
         room = max(size.height - 2, 0)
         if room < len(blueprints):
             self.panel_subtitle = f"{room} of {len(blueprints)}"
@@ -320,7 +320,7 @@ class BlueprintTable(CyclingPanel):
         for heading in columns:
             width, value = _BLUEPRINT_COLUMNS[heading]
             shown = value(record, effects)
-            if heading == _CONTRIBUTION:
+            if heading == _DEPENDENCE:
                 line.append(" " * (width - 6)).append_cell(gain_cell(shown, self.state.score_scale), "bright")
             elif heading == _EFFECT:
                 line.append_cell(_effect(effects, width))

@@ -53,7 +53,7 @@ _LABELS = (
     ("scale", "loss scale of the env; – without loss scaling"),
     ("skip %", "batches skipped because a gradient overflowed, since the start of the run"),
     ("lane", "device and thread or process that trains the env"),
-    ("contribution", "score lost without this seed, in percentage points (pp), ± standard error"),
+    ("dependence", "score lost without this seed, in percentage points (pp), ± standard error"),
     ("median", "median over the last steps of the envs, which can be a step ahead of the charts; or envs by stage"),
     ("!", "in the env heat map: an outlier on the worse side (3.5 robust standard deviations), or NaN"),
     ("•", "a row that is pinned to the top"),

@@ -211,7 +211,7 @@ def quantity_of(name: str, title: str, scores: Collection[str], scale: ScoreScal
     """
     if name.removeprefix("train ").removeprefix("final ") in scores:
         return score_quantity(strip_control(title), scale)
-    if name == "contribution":
+    if name == "dependence":
         factor = 100.0 if scale.is_percent else 1.0
         return Quantity(strip_control(title), scale.difference_unit, factor)
     return _QUANTITIES.get(name, Quantity(""))._replace(name=strip_control(title))

@@ -230,8 +230,8 @@ class _Figures(NamedTuple):
     stage: str
     blueprint: str | None
     alpha: float | None
-    contribution: float | None
-    contribution_se: float | None = None
+    dependence: float | None
+    dependence_se: float | None = None
     grad_norm: float | None = None
     parameters: int | None = None
     age: int | None = None
@@ -254,9 +254,9 @@ def _count_cell(value: int | None, width: int) -> Cell:
 
 
 def _error_cell(figures: _Figures, scale: ScoreScale) -> Cell:
-    if figures.contribution_se is None:
+    if figures.dependence_se is None:
         return Cell(" " * 6)
-    return Cell(f"± {gain_cell(figures.contribution_se, scale, is_error=True).text}", "dim")
+    return Cell(f"± {gain_cell(figures.dependence_se, scale, is_error=True).text}", "dim")
 
 
 def _all_columns(scale: ScoreScale) -> list[_Column]:
@@ -267,7 +267,7 @@ def _all_columns(scale: ScoreScale) -> list[_Column]:
             " blueprint", 12, 0, lambda figures: Cell(ellipsise(strip_control(figures.blueprint or ""), 11).ljust(11))
         ),
         _Column("alpha", 6, 1, lambda figures: number_cell(figures.alpha, 2, 2, fixed=True)),
-        _Column(scale.difference_unit or "gain", 7, 2, lambda figures: gain_cell(figures.contribution, scale)),
+        _Column(scale.difference_unit or "gain", 7, 2, lambda figures: gain_cell(figures.dependence, scale)),
         _Column("± se", 7, 5, lambda figures: _error_cell(figures, scale)),
         _Column("norm", 8, 6, lambda figures: norm_cell(figures.grad_norm)),
         _Column("params", 9, 3, lambda figures: _count_cell(figures.parameters, 8)),
@@ -278,7 +278,7 @@ def _all_columns(scale: ScoreScale) -> list[_Column]:
 class SlotLanes(EnvPanel):
     """One lane per slot below the story: stage by letter and colour, alpha as height; figures of a step beside it."""
 
-    METRICS = ("stage", "contribution", "gradient norm")
+    METRICS = ("stage", "dependence", "gradient norm")
 
     @property
     def story(self) -> EnvStory:
@@ -320,7 +320,7 @@ class SlotLanes(EnvPanel):
         trace = self.trace()
         shown = next((step for step in trace if step.step == self.view.selected_step), trace[-1] if trace else None)
         moment = "" if shown is None else f"at step {shown.step}, "  # beside it are the values of the last step
-        self.panel_title = f"slots ─ {moment}contribution: {lost_without(self.state)}"
+        self.panel_title = f"slots ─ {moment}dependence: {lost_without(self.state)}"
         self.panel_subtitle = None if len(slots) == len(names) else f"{len(slots)} of {len(names)} slots"
         start = (plot.stop if plot else Y_AXIS_COLUMNS + 2) + 1
         columns = _fitting(size.width - start - 2, self.state.score_scale)
@@ -383,7 +383,7 @@ class SlotLanes(EnvPanel):
         if is_last and last is not None:
             empty = last.blueprint is None
             return _Figures(
-                last.stage, last.blueprint, last.alpha, last.contribution, last.contribution_se, last.grad_norm,
+                last.stage, last.blueprint, last.alpha, last.dependence, last.dependence_se, last.grad_norm,
                 None if empty else last.parameters, None if empty else last.age,
             )  # fmt: skip
         stage = STAGE_BY_LETTER.get(shown.stages[slot : slot + 1], "dormant")
@@ -391,7 +391,7 @@ class SlotLanes(EnvPanel):
         planted_since = any(move.after == "germinated" and move.step > shown.step for move in moves)
         same = last if last is not None and last.blueprint == blueprint and not planted_since else None
         return _Figures(
-            stage, blueprint, _at(shown.alphas, slot), _at(shown.contributions, slot),
+            stage, blueprint, _at(shown.alphas, slot), _at(shown.dependences, slot),
             parameters=same.parameters if same else None,
             age=same.age - (env.stepped.step - shown.step) if same and env.stepped else None,
         )  # fmt: skip

@@ -35,7 +35,7 @@ def first_difference(recorded: EnvStepped, simulated: EnvStepped, *, is_sparse: 
 
 
 def _net_parts(step: EnvStepped) -> dict[str, str]:
-    return {name: repr(value) for name, value in step.reward_parts.items() if name != "contribution"}
+    return {name: repr(value) for name, value in step.reward_parts.items() if name != "dependence"}
 
 
 def compare(

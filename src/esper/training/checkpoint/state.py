@@ -29,9 +29,9 @@ class SlotState(msgspec.Struct):
     schedule: ScheduleState | None
     age: int
     grad_norm: float | None
-    contribution: float | None
-    contribution_se: float | None
-    contribution_velocity: float | None
+    dependence: float | None
+    dependence_se: float | None
+    dependence_velocity: float | None
     gate_seed: int
     cull_reason: str | None
 

@@ -112,14 +112,14 @@ class Episode:
         view.rent = rent_cost(network.parameter_ratio, network.host_parameter_count, self._weights)
         view.last_op, view.last_moved = action.op, bool(epoch.moves)
         # One value that is not finite would reach the policy's weights through the rewards.
-        contributions = (value for value, _ in measured.contributions.values() if math.isfinite(value))
+        dependences = (value for value, _ in measured.dependences.values() if math.isfinite(value))
         score = self.rewarded(measured.score if math.isfinite(measured.score) else view.chance_score)
         breakdown = find_non_finite(measured)
         symptom = breakdown or find_collapse(view)
         self.unhealthy_steps = self.unhealthy_steps + 1 if symptom else 0
         if self.unhealthy_steps == COLLAPSE_STEPS:
             breakdown = symptom
-        potential = view.share(sum(contributions)) if self._measured else None
+        potential = view.share(sum(dependences)) if self._measured else None
         is_op = action.op != Op.WAIT
         parts = self.reward.step(score, potential, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
         self.episode_return += sum(parts.values())

@@ -159,7 +159,7 @@ def _choices(episode: Episode, action: Action, by_head: dict[str, float]) -> dic
 
 def _slot_reading(index: int, slot: Slot, measured: EpochResult) -> ev.SlotReading:
     """Return the current state of a slot and its measurements of the step, even if its seed has left since."""
-    contribution, standard_error = measured.contributions.get(index, (None, None))
+    dependence, standard_error = measured.dependences.get(index, (None, None))
     return ev.SlotReading(
         stage=slot.stage.label,
         blueprint=slot.blueprint,
@@ -168,8 +168,8 @@ def _slot_reading(index: int, slot: Slot, measured: EpochResult) -> ev.SlotReadi
         age=slot.age,
         parameters=slot.parameter_count,
         grad_norm=round_to(measured.slot_grad_norms.get(index), NOISY),
-        contribution=round_to(contribution),
-        contribution_se=round_to(standard_error, NOISY),
+        dependence=round_to(dependence),
+        dependence_se=round_to(standard_error, NOISY),
         shapley=round_to(measured.shapley.get(index)),
     )
 

@@ -1,4 +1,4 @@
-"""Counterfactual validation: the contribution and the Shapley value of each seed.
+"""Counterfactual validation: the dependence of the score on each seed, and the Shapley value of the seed.
 
 Shapes: B samples of a batch, N samples, M metrics, n measured seeds, V variants of the network with different seeds
 switched off. For a score of a whole split, N is 1.
@@ -26,7 +26,7 @@ SHAPLEY_ORDER_PAIRS = 8
 def validate_variants(
     network: GrowingNetwork, slots: Sequence[int], split: Split, task: Task, *, subsets: bool
 ) -> Tensor:
-    """Measure loss, score and metrics of a network, and the contribution of each of its seeds.
+    """Measure loss, score and metrics of a network, and its dependence on each of its seeds.
 
     Args:
         network: Network in evaluation mode.
@@ -37,7 +37,7 @@ def validate_variants(
 
     Returns:
         [2 + M + 2 n] on the device, [2 + M + 3 n] with `subsets`: mean loss; score; each metric;
-        contribution and its standard error of each seed; Shapley value of each seed. `read_effects` unpacks the last
+        dependence and its standard error of each seed; Shapley value of each seed. `read_effects` unpacks the last
         two parts.
     """
     loss_function, score = loss_of(task), score_of(task)
@@ -63,7 +63,7 @@ def validate_variants(
     gains_VN = scores_VN if task.score_scale.best == "high" else -scores_VN
     # Row by row: indexing with a list would copy it to the device and synchronise.
     ablated_nN = torch.stack([gains_VN[2**k] for k in range(len(slots))]) if exact and slots else gains_VN[1:]
-    parts.append(ablation_contributions(gains_VN[0], ablated_nN).flatten())
+    parts.append(ablation_dependences(gains_VN[0], ablated_nN).flatten())
     if exact:
         parts.append(shapley_values(gains_VN.mean(dim=1)))
     elif subsets:
@@ -91,26 +91,26 @@ def read_effects(
     """Unpack the values of `validate_variants` after the metrics.
 
     Returns:
-        Contributions with their standard errors (None for a score of a whole split), and Shapley values, keyed by slot.
+        Dependences with their standard errors (None for a score of a whole split), and Shapley values, keyed by slot.
         Without `subsets` the second dict is empty.
     """
     pairs, shapley = values[: 2 * len(slots)], values[2 * len(slots) :]
-    contributions = {
+    dependences = {
         slot: (mean, None if math.isnan(error) and not math.isnan(mean) else error)
         for slot, mean, error in zip(slots, pairs[::2], pairs[1::2], strict=True)
     }
-    return contributions, dict(zip(slots, shapley, strict=True)) if shapley else {}
+    return dependences, dict(zip(slots, shapley, strict=True)) if shapley else {}
 
 
-def ablation_contributions(scores_N: Tensor, ablated_nN: Tensor) -> Tensor:
-    """Return the contribution of each seed: score with all seeds minus score without this one.
+def ablation_dependences(scores_N: Tensor, ablated_nN: Tensor) -> Tensor:
+    """Return the dependence on each seed: score with all seeds minus score without this one.
 
     Args:
         scores_N: Score of each sample with all seeds on; higher is better.
         ablated_nN: Scores with one seed switched off, for each seed.
 
     Returns:
-        [n, 2]: each contribution, and its standard error, paired over the samples; NaN with one value.
+        [n, 2]: each dependence, and its standard error, paired over the samples; NaN with one value.
     """
     gains_nN = scores_N - ablated_nN
     means_n = gains_nN.mean(dim=1)

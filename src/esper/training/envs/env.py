@@ -91,7 +91,7 @@ class Env:
         self.task, self.profile = hosts.task_of(kind), hosts.profile.of_structure(structure)
         self._loss, self._score = loss_of(self.task), score_of(self.task)
         if kind not in self._networks:
-            gates = GateConfig(require_contribution=self.counterfactual != "off")
+            gates = GateConfig(require_dependence=self.counterfactual != "off")
             network = self._networks[kind] = hosts.build_network(self._host, gates, kind)
             check_groups(self.task.optimizer, network.named_host_parameters())
             optimizer = make_optimizer(self.task.optimizer, network.named_host_parameters(), self.task.clip)
@@ -430,7 +430,7 @@ class Env:
 
     @torch.no_grad()  # not inference mode: a model may cache tensors, which training could then not use
     def validate(self, *, last: bool) -> Tensor:
-        """Measure loss, score and metrics on the validation split, and the contribution of each measured seed.
+        """Measure loss, score and metrics on the validation split, and the dependence on each measured seed.
 
         Args:
             last: True in the last step of an episode. Shapley values are measured then, if they are configured.
@@ -466,7 +466,7 @@ class Env:
         return [i for i, slot in enumerate(self.network.slots) if slot.stage is Stage.TRAINING or slot.stage.is_blended]
 
     def measured_slots(self) -> list[int]:
-        """Return the indices of the slots whose contribution is measured: those with a blended seed."""
+        """Return the indices of the slots with a measured dependence: those with a blended seed."""
         if self.counterfactual == "off":
             return []
         return [i for i, slot in enumerate(self.network.slots) if slot.stage.is_blended]
@@ -480,11 +480,11 @@ class Env:
         norms, overflows = by_owner[:owners], by_owner[owners:]
         slot_norms = dict(zip(slots, norms[has_host:], strict=True))
         metrics, effects = others[: len(self.task.metrics)], others[len(self.task.metrics) :]
-        contributions, shapley = read_effects(effects, self.measured_slots()) if effects else ({}, {})
+        dependences, shapley = read_effects(effects, self.measured_slots()) if effects else ({}, {})
         for index, slot in enumerate(self.network.slots):
             slot.grad_norm = slot_norms.get(index)
-            if index in contributions:
-                slot.record_contribution(*contributions[index])
+            if index in dependences:
+                slot.record_dependence(*dependences[index])
         return EpochResult(
             train_loss=training.loss,
             train_score=training.score,
@@ -502,6 +502,6 @@ class Env:
             }
             if any(overflows)
             else {},
-            contributions=contributions,
+            dependences=dependences,
             shapley=shapley,
         )

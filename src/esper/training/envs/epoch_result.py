@@ -25,8 +25,8 @@ class EpochResult:
         overflows_by_owner: Skipped batches keyed by the owner of the gradient that overflowed ("host" or a slot name).
         grad_norm: Gradient norm of the host; None if the host is frozen.
         metrics: Value of each further metric of the task.
-        contributions: Contribution to the score and its standard error (None for a score of a whole split), keyed by
-            index of the slot; only slots with a blended seed.
+        dependences: Dependence of the score on a seed, and its standard error (None for a score of a whole split),
+            keyed by index of the slot; only slots with a blended seed.
         shapley: Shapley values, keyed by index of the slot; empty if not measured (only at the end of an episode).
     """
 
@@ -42,7 +42,7 @@ class EpochResult:
     growth_tracker: int | None
     skipped_batches: int
     overflows_by_owner: dict[str, int]
-    contributions: dict[int, tuple[float, float | None]]
+    dependences: dict[int, tuple[float, float | None]]
     shapley: dict[int, float]
 
 

@@ -103,8 +103,9 @@ class EnvStatus:
     Attributes:
         env: Index of the env, from 0.
         slots: Slots of the live network, in the order of the forward pass; read-only. Each has `site` (a `SlotSite`),
-            `stage`, `blueprint`, `alpha`, `age` in epochs and `contribution` to the score (more is better), and says
-            which ops are legal: `can_germinate`, `can_advance`, `can_set_alpha`, `can_cull` and `can_fossilize`.
+            `stage`, `blueprint`, `alpha`, `age` in epochs and `dependence` (what the score would lose without the
+            seed), and says which ops are legal: `can_germinate`, `can_advance`, `can_set_alpha`, `can_cull` and
+            `can_fossilize`.
         step: Number of completed steps of the episode.
         steps: Number of steps of an episode.
         chance_loss: Loss of a constant output: the scale of losses.
@@ -151,7 +152,7 @@ class EnvStatus:
     known_return: float = 0.0
 
     def share(self, gain: float) -> float:
-        """Return a gain in score, such as a contribution, in units of the reward; see `ScoreScale.share`."""
+        """Return a gain in score, such as the dependence on a seed, in units of the reward; see `ScoreScale.share`."""
         return self.score_scale.share(gain, self.chance_score)
 
 

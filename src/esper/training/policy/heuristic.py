@@ -1,10 +1,10 @@
 """The heuristic: hand-written rules for growing, based on the same measurements that PPO observes.
 
-In each step, the first rule that applies to a slot decides: fossilize a seed that contributes; cull one that does not;
-advance one that can; plant a seed in the first empty slot if the loss has plateaued, no seed is in isolation, and
-enough steps remain. Blueprints rotate; one that was culled is avoided for some steps. The numbers of the rules were
-chosen by net return on the validation split of `digits_impaired`, in 540 episodes of 40 steps on training hosts, with a
-rent of 0.002: `research/tune_heuristic.py --seed 50 --episodes 560`.
+In each step, the first rule that applies to a slot decides: fossilize a seed on which the score depends; cull one on
+which it does not; advance one that can; plant a seed in the first empty slot if the loss has plateaued, no seed is in
+isolation, and enough steps remain. Blueprints rotate; one that was culled is avoided for some steps. The numbers of the
+rules were chosen by net return on the validation split of `digits_impaired`, in 540 episodes of 40 steps on training
+hosts, with a rent of 0.002: `research/tune_heuristic.py --seed 50 --episodes 560`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class HeuristicRules:
         rotation: Blueprints to plant, in turn. A slot that offers none of them gets those that it offers.
         plateau_drop: Relative drop of the validation loss over two steps, below which it has plateaued.
         min_remaining: Minimum rest of the episode, as a fraction of its steps, in which a new seed can earn its rent.
-        min_contribution: Minimum contribution to the score, as a fraction, of a seed to fossilize.
+        min_dependence: Minimum dependence of the score on a seed to fossilize, as a fraction.
         trial_steps: Number of steps at the target alpha after which a seed is fossilized or culled.
     """
 
     rotation: tuple[str, ...] = ("depthwise",)
     plateau_drop: float = 0.05
     min_remaining: float = 0.375
-    min_contribution: float = 0.005
+    min_dependence: float = 0.005
     trial_steps: int = 1
 
 
@@ -90,7 +90,7 @@ class HeuristicAgent(NonLearningAgent):
         rules, memory = self._rules, self._memory.setdefault(view.env, _Memory())
         memory.penalties = {name: value / 2 for name, value in memory.penalties.items()}
         for index, slot in enumerate(view.slots):
-            if slot.can_fossilize and self._is_trial_over(slot) and _contributes(slot, view, rules):
+            if slot.can_fossilize and self._is_trial_over(slot) and _depends_on(slot, view, rules):
                 return Action(Op.FOSSILIZE, index)
         for index, slot in enumerate(view.slots):
             if slot.can_cull and self._is_trial_over(slot) and slot.blueprint:
@@ -120,9 +120,9 @@ class HeuristicAgent(NonLearningAgent):
         return slot.stage is Stage.PROBATIONARY and slot.epochs_in_stage >= self._rules.trial_steps
 
 
-def _contributes(slot: Slot, view: EnvStatus, rules: HeuristicRules) -> bool:
-    # Without counterfactuals, contributions are not measured, and every seed counts as contributing.
-    return slot.contribution is None or view.share(slot.contribution) >= rules.min_contribution
+def _depends_on(slot: Slot, view: EnvStatus, rules: HeuristicRules) -> bool:
+    # Without counterfactuals, dependences are not measured, and the score counts as dependent on every seed.
+    return slot.dependence is None or view.share(slot.dependence) >= rules.min_dependence
 
 
 def _plateaued(losses: Sequence[float], rules: HeuristicRules) -> bool:

@@ -171,7 +171,7 @@ def _base_features(view: EnvStatus) -> list[float]:
 
 def _seed_features(slot: Slot, view: EnvStatus) -> list[float]:
     """Return the features of a slot that is not DORMANT, without those of its place."""
-    schedule, norm, contribution = slot.schedule, slot.grad_norm, slot.contribution
+    schedule, norm, dependence = slot.schedule, slot.grad_norm, slot.dependence
     left = schedule.steps - schedule.epochs_started if schedule else 0
     return [
         *_STAGES[slot.stage],
@@ -181,9 +181,9 @@ def _seed_features(slot: Slot, view: EnvStatus) -> list[float]:
         schedule.target if schedule else 0.0,
         float(left > 0),
         left / RAMP_EPOCHS[-1],
-        float(contribution is not None),
-        10 * view.share(contribution or 0.0),
-        10 * view.share(slot.contribution_velocity or 0.0),
+        float(dependence is not None),
+        10 * view.share(dependence or 0.0),
+        10 * view.share(slot.dependence_velocity or 0.0),
         float(norm is not None),
         _log_norm(norm),
         float(norm is not None and not math.isfinite(norm)),

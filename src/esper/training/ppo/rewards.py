@@ -4,10 +4,10 @@
     simplified  Δ score − rent − op
     sparse      at the last step only: the simplified rewards of the whole episode
 
-Φ is the sum of the contributions of all seeds, so that the shaping telescopes over every slot and does not change the
+Φ is the sum of the dependences of all seeds, so that the shaping telescopes over every slot and does not change the
 optimal policy (Ng, Harada and Russell, 1999). If the end of an episode is terminal, Φ is 0 there: otherwise the final Φ
-would remain as a reward for contributions (Grzes, 2017). A seed that is not in the forward pass contributes 0 to Φ by
-definition. If no contributions are measured, the shaped reward has no contribution component. Every op except WAIT has
+would remain as a reward for dependences (Grzes, 2017). A seed that is not in the forward pass contributes 0 to Φ by
+definition. If no dependences are measured, the shaped reward has no dependence component. Every op except WAIT has
 the same small cost, so that the policy unlearns ops without effect. All rewards are in units of the validation
 score, as a fraction.
 """
@@ -65,7 +65,7 @@ class RewardFunction:
         Gains in score and Φ count from their current values. The return therefore contains −score − w·Φ,
         exactly for a discount factor of 1. In the mode `sparse`, it also contains the components of all steps so far.
         """
-        return sum(self._deferred_parts.values()) - self._score - self._weights.contribution * self._potential
+        return sum(self._deferred_parts.values()) - self._score - self._weights.dependence * self._potential
 
     def step(
         self, score: float, potential_now: float | None, rent_now: float, *, is_op: bool, is_breakdown: bool = False
@@ -74,7 +74,7 @@ class RewardFunction:
 
         Args:
             score: Validation score after the step.
-            potential_now: Φ after the step; None if no contributions are measured.
+            potential_now: Φ after the step; None if no dependences are measured.
             is_op: True if the op was not WAIT.
             is_breakdown: True if the env broke down in this step, which ends its episode.
         """
@@ -84,7 +84,7 @@ class RewardFunction:
         if self._mode == "shaped" and potential_now is not None:
             if is_breakdown or (self._terminal_at_limit and self._steps_taken == self._steps):
                 potential_now = 0.0
-            parts["contribution"] = self._weights.contribution * (self._gamma * potential_now - self._potential)
+            parts["dependence"] = self._weights.dependence * (self._gamma * potential_now - self._potential)
             self._potential = potential_now
         if self._mode == "sparse":
             self._deferred_parts = {name: self._deferred_parts[name] + value for name, value in parts.items()}
