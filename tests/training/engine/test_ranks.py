@@ -577,6 +577,9 @@ import dataclasses
 import os
 import time
 
+from esper.training.lanes import call_watch
+
+call_watch.OVERDUE_S, call_watch.LIMIT_S = 2.0, 8.0
 count = 0
 
 
@@ -590,7 +593,7 @@ def loss(output, y):
 
 task = dataclasses.replace(task, loss=loss)
 """
-"""Makes a task of one that never returns from its loss in rank 1."""
+"""Makes a task of one that never returns from its loss in rank 1, and is called overdue and abandoned sooner."""
 
 
 @pytest.mark.slow
@@ -610,10 +613,8 @@ def test_call_that_never_returns_in_another_rank_is_named_and_ends_with_a_stop(s
         _, errors = process.communicate(timeout=PATIENCE)
     finally:
         end(process)
-    assert time.monotonic() - start < 35
-    assert re.search(r"esper-sanctum: env 0[34] on cpu:1 has been in loss for 3\d s .* and did not return", errors), (
-        errors
-    )
+    assert time.monotonic() - start < 20
+    assert re.search(r"esper-sanctum: env 0[34] on cpu:1 has been in loss for \d+ s .* and did not return", errors)
     history = open_history(only_run(tmp_path))
     assert history.state_at(history.length).status == "failed"
 
