@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from esper.training.checkpoint.files import read_checkpoint
 from esper.training.envs.env import Env
 from tests.factory import example_run
 from tests.recordings.files.recordings import recording, write_segment
-from tests.runs import computed, only_run, recorded
+from tests.runs import only_run, recorded
 from tests.terminals import (
     SLOW_STEPS,
     TIMEOUT_S,
@@ -80,36 +79,6 @@ def test_narrate_prints_the_same_live_and_in_replay(
     assert errors == ""
     assert output.startswith(f"run {only_run(tmp_path).name}: ppo on digits_impaired, 2 envs on cpu:0 x")
     assert re.search(r"^round 1/1: median accuracy .*\nrun done\n\Z", output, re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.slow
-def test_killed_run_resumes_to_the_same_result(tmp_path: Path) -> None:
-    options = ("--no-tui", "--envs", "2", "--steps", "12", "--rounds", "6", "--checkpoint-every", "1")
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
-    assert run(*options, cwd=tmp_path / "whole").returncode == 0
-    whole = only_run(tmp_path / "whole")
-
-    with started(*options, cwd=tmp_path / "killed") as process:
-        assert process.stdout is not None
-        assert any("round 2/6" in line for line in process.stdout)
-        killed = only_run(tmp_path / "killed")
-        third_round = re.compile(r'"type":"EnvStepped","seq":\d+,"time":[\d.]+,"round":3,')
-        while not third_round.search((killed / "events-00001.jsonl").read_text()):
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.kill()
-        process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert not any(isinstance(event, ev.RunEnded) for event in recorded(killed))
-
-    resumed = run("--no-tui", "--resume", str(killed), cwd=tmp_path)
-    assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert computed(recorded(killed)) == computed(recorded(whole))
-    ends = [run("replay", str(directory), "--no-tui", cwd=tmp_path).stdout for directory in (whole, killed)]
-    accuracies = [re.findall(r"accuracy.*", end) for end in ends]
-    assert accuracies[0] == accuracies[1]
-    assert len(accuracies[0]) == 1
 
 
 @pytest.mark.slow
