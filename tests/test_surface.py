@@ -140,7 +140,7 @@ EVENTS = {
     ),
     "CandidateMeasured": "candidate score test gain score_gain",
     "NetworkTested": "candidate test_score",
-    "SearchEnded": "answer candidate",
+    "SearchEnded": "answer candidate directory",
     "RunEnded": "outcome reason",
 }
 

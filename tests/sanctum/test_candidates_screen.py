@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import BARE_HOST, describe_candidate
+from esper.recordings.candidates.report import MARK_LEGEND
 from esper.recordings.history.history import open_history
 from esper.sanctum.screens.candidates import CandidatesScreen
 from esper.sanctum.screens.dialogs import ChoiceDialog
@@ -57,6 +59,7 @@ async def test_screen_of_the_candidates_fits_its_terminal() -> None:
             assert "◆ your network" in rows[4], size
             chart = app.screen.query_one(FrontChart)
             assert {"a", "b", "◆"} <= set(chart.text), size
+            assert chart.text.splitlines()[-1].strip() == MARK_LEGEND
             assert all(panel.size.height > 1 for panel in (chart, app.screen.query_one(CandidateDetail))), size
             assert all(len(row) <= size[0] for row in screen_text(app).splitlines()), size
 
@@ -115,7 +118,7 @@ async def test_overview_shows_the_search_and_idle_envs() -> None:
             idle = [[word for word in ("failed", "pruned", "+0.250") if word in row] for row in rows[1:5]]
             assert idle == [["+0.250"], ["failed"], ["+0.250"], ["pruned"]], size
             assert ("candidate" in rows[0]) == (size == ROOMY)
-        assert "2:norm@mid" in rows[2]
+        assert "norm in mid" in rows[2]
         chart = app.screen.query_one(StepScores)
         assert "median 56.5" in str(chart.border_subtitle)  # of both envs that still train
         await emit(pilot, session, env_stepped(2, 2, 3, score=0.6), ev.RoundStarted(round=3))
@@ -127,7 +130,9 @@ async def test_overview_shows_the_search_and_idle_envs() -> None:
 
 @pytest.mark.parametrize("compared_is_best", [False, True])
 async def test_end_of_a_growth_offers_its_answer_and_no_harvest(compared_is_best: bool) -> None:
-    app, session = live(RUN[:-1])
+    [answer] = [event for event in RUN if isinstance(event, ev.SearchEnded)]
+    written = msgspec.structs.replace(answer, directory="telemetry/run/grown")
+    app, session = live([written if event is answer else event for event in RUN[:-1]])
     async with opened(app) as pilot:
         tick(app)
         if compared_is_best:
@@ -138,6 +143,7 @@ async def test_end_of_a_growth_offers_its_answer_and_no_harvest(compared_is_best
         assert isinstance(app.screen, ChoiceDialog)
         text = " ".join(screen_text(app).split())
         assert "Run done. conv_small in mid at step 2 has a better return (score" in text
+        assert "The network is in telemetry/run/grown" in text
         assert "harvest" not in text
         assert ("what if" in text) != compared_is_best
 

@@ -83,6 +83,7 @@ def test_grow_trains_the_best_candidates_on_fresh_hosts_which_choose(
     assert structure.test_score == chosen.test_score
     (ended,) = (event for event in recorded(run) if isinstance(event, ev.SearchEnded))
     assert ended.answer == describe_answer(found, "return", 4)
+    assert ended.directory == str(run / "grown")
     output = capsys.readouterr().out
     assert output.rstrip().endswith(ended.answer)
     assert "the growth takes at most" in output

@@ -79,11 +79,6 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Score on the test split of the network that can be written; None if it was not measured."""
 
     @property
-    def trials(self) -> int:
-        """Number of completed trainings."""
-        return int(self.outcome == "done") + len(self.fresh_scores)
-
-    @property
     def is_fresh(self) -> bool:
         """True if it was trained on fresh hosts, twice or more."""
         return len(self.fresh_scores) > 1

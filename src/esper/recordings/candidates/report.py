@@ -30,7 +30,8 @@ from esper.recordings.candidates.candidates import (
 
 MAX_ROWS = 24
 """Maximum number of rows of a printed table."""
-MARK_LEGEND = "◆ your network   ● none is as good with fewer parameters   · one trial   ⡇ interval"
+MARK_LEGEND = "◆ your network   ● best for its size   ○ others   · one trial   ⡇ interval"
+"""Meaning of the marks of candidates, in one line."""
 _KIND_ORDER = ("trial", "point", "host")
 """Kinds of candidates in the order in which they are drawn: later ones cover earlier ones."""
 _PLOT_ROWS = 12
@@ -174,6 +175,12 @@ def label_of(one: Candidate) -> str:
     return strip_control(label)
 
 
+def format_trainings(one: Candidate) -> str:
+    """Return the number of completed trainings: `1`, its trial, or `1 + 8 fresh` with those on fresh hosts."""
+    fresh = [f"{len(one.fresh_scores)} fresh"] if one.fresh_scores else []
+    return " + ".join([str(int(one.outcome == "done"))] * (one.name not in COMPARED) + fresh)
+
+
 def fit_label(one: Candidate, width: int) -> str:
     """Return the label of a candidate in at most `width` characters: if it is too long, its name, perhaps cut."""
     label = label_of(one)
@@ -181,9 +188,8 @@ def fit_label(one: Candidate, width: int) -> str:
 
 
 def fit_name(name: str, width: int) -> str:
-    """Return the name of a candidate in words in at most `width` characters; if they are too many, the plan, cut."""
-    label = strip_control(describe_candidate(name))
-    text = label if len(label) <= width or name == BARE_HOST else strip_control(name)
+    """Return the name of a candidate in words, cut to `width` characters."""
+    text = strip_control(describe_candidate(name))
     return text if len(text) <= width else f"{text[: max(width - 1, 0)]}{_ELLIPSIS}"[: max(width, 0)]
 
 
@@ -234,7 +240,7 @@ def _table(found: Sequence[Standing], score_name: str) -> PrintedTable[Standing]
         Column(strip_control(score_name), lambda one: format_score(one.candidate), unit=unit, is_right=True),
         Column("return", lambda one: format_return(one.candidate), is_right=True, priority=1),
         Column("params", lambda one: format_ratio(one.candidate), is_right=True),
-        Column(TRAININGS, lambda one: str(one.candidate.trials), is_right=True, priority=4),
+        Column(TRAININGS, lambda one: format_trainings(one.candidate), is_right=True, priority=4),
         Column(ORIGIN, lambda one: one.candidate.origin, priority=3),
         Column(OUTCOME, lambda one: one.outcome.ljust(_MIN_OUTCOME_COLS)),
     ]

@@ -102,6 +102,8 @@ class SearchEnded(Event, frozen=True, kw_only=True, tag=True):
     """The answer in one sentence."""
     candidate: str | None = None
     """Candidate that was chosen: plan, or name of a policy; empty for the bare host; absent if none could be."""
+    directory: str | None = None
+    """Directory of its network; absent if none was written."""
 
 
 SearchEvent: TypeAlias = TrialStarted | TrialEnded | CandidateMeasured | NetworkTested | SearchEnded

@@ -64,6 +64,8 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Sequence number of the last event that changed it."""
     chosen: str | None = None
     """Candidate that was chosen; None before the end of the search, and if none could be."""
+    directory: str | None = None
+    """Directory of its network; None if none was written."""
 
     @property
     def front(self) -> list[Candidate]:
@@ -140,7 +142,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def resume(self, info: SearchInfo) -> None:
         """Continue the search, perhaps with another budget."""
-        self.info, self.answer, self.chosen = info, None, None
+        self.info, self.answer, self.chosen, self.directory = info, None, None, None
 
     def start_round(self, seq: int) -> None:
         """Remove the trainings of the round before, with the event of this sequence number."""
@@ -164,7 +166,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 if found := self.find(event.candidate):
                     found.test_score = event.test_score
             case SearchEnded():
-                self.answer, self.chosen = event.answer, event.candidate
+                self.answer, self.chosen, self.directory = event.answer, event.candidate, event.directory
 
     def _end_trial(self, event: TrialEnded) -> None:
         training = self.training.get(event.env)

@@ -76,6 +76,8 @@ class NextStepsActions(NavigationActions, HarvestActions):
         heading = f"{status}. Best env of round {state.round}: {best.env:02d}{score}"
         if state.search is not None and state.search.answer is not None:
             heading = f"{status}. {state.search.answer}"
+            if state.search.directory is not None:
+                heading += f"\nThe network is in {state.search.directory}"
         keys = [*bindings_of("dismiss", "view.next-steps"), *bindings_of("app.quit", "view.quit")]
         dialog = ChoiceDialog(heading, steps, "stay on this screen", bindings=keys)
         self.push_screen(dialog, partial(self._take, best.env))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from textual.geometry import Size
+
 from esper.common.formatting import strip_control
 from esper.common.plots.chart import Chart
 from esper.common.plots.scatter import ScatterPoint
-from esper.recordings.candidates.report import candidate_points, fit_label, format_ratio, format_score
+from esper.recordings.candidates.report import MARK_LEGEND, candidate_points, fit_label, format_ratio, format_score
 from esper.sanctum.symbols import score_heading
+from esper.sanctum.widgets.panel import Line, Row
 from esper.sanctum.widgets.scatter_chart import ScatterChart
 
 _LABEL_COLS = 28
 """Maximum width of the name of a candidate in the border."""
+_MIN_ROWS_WITH_LEGEND = 5
+"""Minimum height from which the marks are explained below the chart."""
 
 
 class FrontChart(ScatterChart):
@@ -45,6 +50,15 @@ class FrontChart(ScatterChart):
             return ""
         one = selected.candidate
         return f"{fit_label(one, _LABEL_COLS)}  {format_score(one)} at {format_ratio(one)}"
+
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
+        """Draw the chart, and the meaning of its marks below it if there is room."""
+        legend = self.line(f" {MARK_LEGEND}", "dim")
+        if legend.width > size.width or size.height < _MIN_ROWS_WITH_LEGEND or not self.view.standings:
+            return super().draw_lines(size)
+        lines = super().draw_lines(Size(size.width, size.height - 1))
+        rows = [line.row(size.width) if isinstance(line, Line) else line for line in lines]
+        return [*rows, legend.row(size.width)]
 
     def points(self) -> list[ScatterPoint]:
         """Return the candidates, the selected one last."""

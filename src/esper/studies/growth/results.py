@@ -77,7 +77,9 @@ class GrowthResults:
         if effects := self._director.effects(best.name):
             described = ", ".join(f"{seed} {effect:+.3f}" for seed, effect in effects.items())
             self._log(f"effect of each seed on the {objective}, on the host of the search: {described}")
-        self._director.emit(ev.SearchEnded(answer=answer, candidate=best.name))
+        directory = growth.directories.get(best.name)
+        written = None if directory is None else str(directory)
+        self._director.emit(ev.SearchEnded(answer=answer, candidate=best.name, directory=written))
 
     def _describe_stopped(self, best: Candidate | None) -> str:
         """Return the answer of a growth that was stopped before it had chosen."""
