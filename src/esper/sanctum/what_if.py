@@ -13,7 +13,7 @@ from typing import NamedTuple
 from esper.common.configuration.config import ConfigError
 from esper.common.formatting import format_duration
 from esper.common.system.process import NamedThread, python_command
-from esper.recordings.effects.change import without_decision
+from esper.recordings.effects.change import UNCHANGED, without_decision
 from esper.recordings.effects.episode import RecordedEpisode, read_round
 from esper.recordings.effects.messages import SimulationRequest, SimulationUpdate
 from esper.recordings.effects.paying import PayingPlantings, paying_plantings
@@ -115,6 +115,8 @@ class WhatIf:
         self._source = source
         self._process: SimulationProcess | None = None
         self._progress = (0, 0)
+        self._computed, self._wanted = 0, 0
+        """Number of decisions whose effects the process has computed, and of all that it computes; 0 if not known."""
         self._simulating_since: float | None = None
         """Monotonic time of the first message about the progress, seconds."""
         self._store: EffectStore | None = None
@@ -150,15 +152,16 @@ class WhatIf:
 
     @property
     def progress_text(self) -> str:
-        """Subject, percentage and time left of the process; empty if there is none."""
+        """Subject, number of decisions, percentage and time left of the process; empty if there is none."""
         if self._process is None:
             return ""
         request, (done, total) = self._process.request, self._progress
-        what = f"Effects in env {request.env:02d}, round {request.round}"
+        what = f"Effects in env {request.env:02d}, round {request.round}: "
+        what += f"{self._computed} of {self._wanted}, " if self._wanted else ""
         if self._simulating_since is None or not done:
-            return f"{what}: starting…"
+            return f"{what}starting…"
         elapsed = time.monotonic() - self._simulating_since
-        return f"{what}: {100 * done // total} %, {format_duration(elapsed / done * (total - done))} left"
+        return f"{what}{100 * done // total} %, {format_duration(elapsed / done * (total - done))} left"
 
     def known_effects(self, env: EnvState, round_number: int) -> KnownEffects | None:
         """Return the known effects of the episode of an env on the screen; None if it was not read.
@@ -231,6 +234,7 @@ class WhatIf:
         except OSError as error:
             return f"Effects cannot be computed: {error.strerror or error}"
         self._progress, self._simulating_since = (0, 0), None
+        self._computed, self._wanted = 0, 0
         self.version += 1
         return None
 
@@ -256,11 +260,13 @@ class WhatIf:
             if message.episode is not None:
                 self._episodes[message.episode.round, message.episode.env] = message.episode
                 self._known.clear()
+            self._wanted = self._wanted if message.decisions is None else message.decisions
             if message.progress is not None:
                 self._progress = message.progress
                 self._simulating_since = self._simulating_since or time.monotonic()
             if message.simulation is not None:
                 self._received.append(message.simulation)
+                self._computed += message.simulation.change != UNCHANGED
                 self._index()
             self.failures += filter(None, (message.error, message.warning))
 

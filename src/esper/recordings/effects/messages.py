@@ -27,6 +27,8 @@ class SimulationUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     episode: RecordedEpisode | None = None
     """The episode, before its simulation begins."""
+    decisions: int | None = None
+    """Number of decisions whose effects are wanted; then, without those whose effects are known."""
     progress: tuple[int, int] | None = None
     """Number of env-steps so far, and maximum number of all of them."""
     simulation: Simulation | None = None

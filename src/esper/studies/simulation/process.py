@@ -71,6 +71,7 @@ def simulate(request: SimulationRequest, send: Callable[[SimulationUpdate], None
         changes = list(changes_of(episode).values())
     else:
         changes = [without_decision(episode, step) for step in request.without if step <= len(episode.steps)]
+    send(SimulationUpdate(decisions=len(changes)))
     from esper.studies.simulation.recording import RecordingSimulator
     from esper.training.lanes.errors import FaultError  # imports torch, which takes seconds
 
@@ -97,6 +98,7 @@ def simulate(request: SimulationRequest, send: Callable[[SimulationUpdate], None
         wall, cpu = time.monotonic(), time.process_time()
 
     try:
+        send(SimulationUpdate(decisions=simulator.num_changes))
         send(SimulationUpdate(progress=(0, total)))
         for found in simulator.simulate(count):
             send(SimulationUpdate(simulation=found))

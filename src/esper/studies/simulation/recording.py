@@ -75,6 +75,11 @@ class RecordingSimulator:
         """Maximum number of env-steps that are still to be simulated."""
         return sum(job.num_env_steps() for job, _ in self._jobs)
 
+    @property
+    def num_changes(self) -> int:
+        """Number of changes that are still to be simulated, without the unchanged episodes."""
+        return sum(len(job.changes) for job, _ in self._jobs)
+
     def simulate(self, on_step: Callable[[int], None]) -> Iterator[Simulation]:
         """Simulate what is not known, store each result, and yield it.
 
