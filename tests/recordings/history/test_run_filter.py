@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.common.filters import FilterError, IncompleteFilterError
-from esper.recordings.history.run_filter import RUN_STATES, complete_filter, parse_run_filter, sort_keys, sort_runs
+from esper.common.score_scale import ScoreScale
+from esper.recordings.history.run_filter import (
+    RUN_STATES,
+    complete_filter,
+    is_descending,
+    parse_run_filter,
+    sort_keys,
+    sort_runs,
+)
 from esper.recordings.history.run_info import RunInfo
 from esper.recordings.history.run_status import LIVE_STATES
 
@@ -202,6 +210,14 @@ def test_unmeasured_runs_are_last_both_ways() -> None:
 )
 def test_sort_orders(key: str, names: str) -> None:
     assert order(key) == names
+
+
+def test_sorting_by_a_score_begins_with_the_best_one() -> None:
+    low = ScoreScale(best="low", low=0.0, high=None)
+    runs = [info(name, score_scale=low, measures={"score": score}) for name, score in (("x", 0.4), ("y", 0.2))]
+    assert order("score", runs=runs) == "yx"
+    assert order("score", runs=runs, reverse=True) == "xy"
+    assert [is_descending("score"), is_descending("score", low), is_descending("planted", low)] == [True, False, True]
 
 
 def test_every_sort_key_sorts_and_others_are_refused() -> None:

@@ -31,8 +31,8 @@ from esper.common.filters import (
 from esper.common.filters import complete_filter as complete
 from esper.common.filters import parse_filter as parse
 from esper.common.formatting import format_config_value, suggest
-from esper.common.score_scale import common_scale
-from esper.recordings.history.measures import listed_measures
+from esper.common.score_scale import PERCENT, ScoreScale, common_scale
+from esper.recordings.history.measures import Measure, listed_measures
 from esper.recordings.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.recordings.history.run_status import LIVE_STATES
 from esper.recordings.history.summary import flat_config
@@ -225,7 +225,14 @@ DEFAULT_SORT_KEY = "written"
 
 
 def _sort_values() -> dict[str, Callable[[RunInfo], Any]]:
-    return _TIME_KEYS | {key: measure.of for key, measure in listed_measures().items()} | _OTHER_SORT_KEYS
+    measures = {key: partial(_in_order, measure) for key, measure in listed_measures().items()}
+    return _TIME_KEYS | measures | _OTHER_SORT_KEYS
+
+
+def _in_order(measure: Measure, info: RunInfo) -> float | None:
+    """Return the number of a run; of a score where lower is better, with the sign changed."""
+    value = measure.of(info)
+    return info.score_scale.gain(value) if value is not None and measure.unit == "score" else value
 
 
 def sort_keys() -> list[str]:
@@ -233,17 +240,22 @@ def sort_keys() -> list[str]:
     return list(_sort_values())
 
 
-def is_descending(key: str) -> bool:
-    """Return True if the order of a sort key begins with the largest value, unless it is reversed."""
-    return key in _TIME_KEYS or key in listed_measures()
+def is_descending(key: str, scale: ScoreScale = PERCENT) -> bool:
+    """Return True if the order of a sort key begins with the largest value, unless it is reversed.
+
+    Args:
+        scale: Scale of the scores, of which the best is the first.
+    """
+    measure = listed_measures().get(key)
+    return key in _TIME_KEYS or (measure is not None and (measure.unit != "score" or scale.best == "high"))
 
 
 def sort_runs(runs: Sequence[RunInfo], key: str, *, reverse: bool = False) -> list[RunInfo]:
     """Return runs in the order of a key. Equal runs keep their order; runs without a value come last, both ways.
 
     Args:
-        key: One of `sort_keys`, or a configuration key. Times begin with the newest, results with the largest number,
-            and texts, states, ages and configuration values with the smallest.
+        key: One of `sort_keys`, or a configuration key. Times begin with the newest, scores with the best, other
+            results with the largest number, and texts, states, ages and configuration values with the smallest.
         reverse: Begin at the other end.
 
     Raises:
