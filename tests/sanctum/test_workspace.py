@@ -20,6 +20,7 @@ from textual.widgets import Input
 import esper
 from esper.common.control import RequestKind
 from esper.common.intervals import t_quantile
+from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.attach.client import RemoteRequestQueue
 from esper.recordings.checkpoints.catalog import checkpoint_path
@@ -47,14 +48,16 @@ ROUNDS = 2
 NOW = 1_790_000_000.0
 
 
-def events_of(*, seed: int = 0, entropy: float = 0.02, shift: float = 0.0, rounds: int = ROUNDS) -> list[ev.AnyEvent]:
+def events_of(
+    *, seed: int = 0, entropy: float = 0.02, shift: float = 0.0, rounds: int = ROUNDS, scale: ScoreScale = PERCENT
+) -> list[ev.AnyEvent]:
     """Events of a run whose scores differ from those of `example_run` by a constant."""
     changed: list[ev.AnyEvent] = []
     for event in example_run(rounds=rounds):
         match event:
             case ev.RunStarted():
                 config = {**event.config, "seed": seed, "task": event.task, "ppo": {"entropy-coef": entropy}}
-                changed.append(msgspec.structs.replace(event, seed=seed, config=config))
+                changed.append(msgspec.structs.replace(event, seed=seed, config=config, score_scale=scale))
             case ev.EnvStepped() | ev.EpisodeEnded():
                 changed.append(msgspec.structs.replace(event, score=event.score + shift))
             case _:
@@ -224,7 +227,8 @@ async def test_selected_runs_are_overlaid_in_groups(study: Path) -> None:
         assert panel_text(pilot, GroupLegend) == "A entropy-coef 0.01 (2) B entropy-coef 0.05 (2)"
         assert readout(final) == f"A {sum(finals[:2]) / 2:.1f} B {sum(finals[2:]) / 2:.1f}"
         assert "░" in final.text  # the interval over the seeds of the highlighted run
-        assert [row.split()[0] for row in pilot.app.screen.query_one(RunList).text.splitlines()[1:5]] == list("AABB")
+        rows = pilot.app.screen.query_one(RunList).text.splitlines()[1:5]
+        assert [row.split()[0] for row in rows] == ["▸A", "A", "B", "B"]
         await type_(pilot, "v")
         assert readout(final) == " ".join(
             f"{letter} {value:.1f}"
@@ -351,6 +355,41 @@ async def test_delete_asks_first_and_refuses_a_live_run(study: Path) -> None:
                 await type_(pilot, "end", "up", "delete", "down", "enter")
                 assert (study / "run-2").exists()
                 assert "a process writes to it; stop the run first" in notices(pilot.app)[-1]
+
+
+async def test_runs_of_a_study_have_their_settings_as_names(study: Path) -> None:
+    for index in range(3):
+        write_notes(study / f"run-{index}", RunNotes(study="coefs", name="mine" if index == 2 else ""))
+    async with workspace(study, size=ROOMY) as pilot:
+        text = panel_text(pilot, RunList)
+        assert all(f"✓ entropy-coef 0.01, seed {seed}" in text for seed in (0, 1))
+        assert "✓ mine" in text
+        assert "✓ run-3" in text
+        assert panel_text(pilot, RunDetails).startswith("entropy-coef 0.01, seed 0 run-0")
+        await type_(pilot, "v", "space")  # each run alone
+        assert panel_text(pilot, GroupLegend) == "A entropy-coef 0.01, seed 0"
+        await pilot.resize_terminal(60, 15)
+        await pilot.pause()
+        assert "0.01, 0" in panel_text(pilot, RunList)
+
+
+async def test_selected_runs_that_are_not_listed_are_named(study: Path) -> None:
+    async with workspace(study, "A", "x", size=ROOMY) as pilot:
+        assert "4 selected in 2 curves, 1 not listed" in panel_text(pilot, WorkspaceHeader)
+        assert "A entropy-coef 0.01 (2, 1 not listed)" in panel_text(pilot, GroupLegend)
+        await type_(pilot, "slash", *"ppo.entropy-coef>0.03", "enter")
+        assert "4 selected in 2 curves, 2 not listed" in panel_text(pilot, WorkspaceHeader)
+        assert panel_text(pilot, GroupLegend) == "A entropy-coef 0.01 (2, 2 not listed) B entropy-coef 0.05 (2)"
+
+
+async def test_overlay_of_different_scales_has_no_unit(study: Path) -> None:
+    write_run(study, "other", scale=ScoreScale(best="low", low=0.0, high=None))
+    async with workspace(study, "end", "space", size=ROOMY) as pilot:
+        final = chart(pilot, "final accuracy/median")
+        assert "final accuracy % ─" in str(final.border_title)
+        await type_(pilot, "home", "space")
+        assert model(pilot).num_selected == 2
+        assert "final accuracy ─" in str(final.border_title)
 
 
 async def test_run_that_ships_is_not_changed(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:

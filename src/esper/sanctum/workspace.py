@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from esper.common.control import RequestKind
 from esper.common.formatting import strip_control
 from esper.common.intervals import CONFIDENCE_LEVEL, joint_level
+from esper.common.score_scale import common_scale
 from esper.recordings.files.notes import BASELINE_TAG, RunNotes
 from esper.recordings.history.curve_store import AXES
 from esper.recordings.history.run_cache import RunCache, default_run_cache
@@ -29,6 +30,7 @@ from esper.recordings.history.run_groups import (
     group_curve,
     group_runs,
     round_means,
+    study_settings,
 )
 from esper.recordings.history.run_index import RunIndex
 from esper.recordings.history.run_info import RunInfo
@@ -68,6 +70,8 @@ class ShownGroup(NamedTuple):
     group: RunGroup[RunInfo]
     mark: int | None
     """Index of its letter and of its colour; None for the highlighted run while no run is selected."""
+    label: str
+    """Name of the group, with the number of its runs if it has several, and of those that the list does not show."""
 
     @property
     def letter(self) -> str:
@@ -78,12 +82,6 @@ class ShownGroup(NamedTuple):
     def role(self) -> str:
         """Style role of its curve and of its letter."""
         return "curve" if self.mark is None else f"series{self.mark % NUM_COLOURS}"
-
-    @property
-    def label(self) -> str:
-        """Name of the group, with the number of its runs if it has several."""
-        count = len(self.group.runs)
-        return strip_control(f"{self.group.label} ({count})" if count > 1 else self.group.label)
 
 
 class Workspace:
@@ -127,6 +125,8 @@ class Workspace:
         self._highlighted: str | None = None
         self._listed: list[RunInfo] = []
         self._by_name: dict[str, RunInfo] = {}
+        self._settings: dict[str, dict[str, str]] = {}
+        """Values by which each run of a study differs from its others. Keyed by run."""
         self._groups: tuple[Hashable, list[ShownGroup]] = (None, [])
         self._curves: dict[tuple[str, str, bool], list[GroupCurve]] = {}
         """Curves of all groups, for `_curves_key`. Keyed by curve, x axis, and whether they are differences."""
@@ -196,6 +196,15 @@ class Workspace:
         place = next((place for place, run in enumerate(self._listed) if run.run == self._highlighted), 0)
         runs, baseline = self.index.runs, self.baseline
         self._by_name = {run.run: run for run in runs}
+        studies: dict[str, list[RunInfo]] = {}
+        for run in runs:
+            if run.study:
+                studies.setdefault(run.study, []).append(run)
+        self._settings = {
+            run.run: settings
+            for of_study in studies.values()
+            for run, settings in zip(of_study, study_settings(of_study), strict=True)
+        }
         matching = [run for run in runs if self.filter.matches(run)]
         self._listed = sort_runs(matching, self.sort_key, reverse=self.is_reversed)
         self._listed.sort(key=lambda run: run is not baseline)
@@ -226,7 +235,7 @@ class Workspace:
     @property
     def is_descending(self) -> bool:
         """True if the runs with the largest values are the first."""
-        return is_descending(self.sort_key) != self.is_reversed
+        return is_descending(self.sort_key, common_scale(run.score_scale for run in self._listed)) != self.is_reversed
 
     def reverse(self) -> None:
         """Reverse the order."""
@@ -245,12 +254,36 @@ class Workspace:
             self.version += 1
             self.groups_version += not self._selected  # else the selected runs are shown
 
+    def title_of(self, run: RunInfo, width: int | None = None) -> str:
+        """Return the name of a run on screen; without a name of its own, a run of a study has its settings as a name.
+
+        Args:
+            width: Number of columns in which the values without the names of the settings are to fit, if necessary.
+        """
+        settings = self._settings.get(run.run)
+        if run.name or not settings:
+            return run.title
+        text = ", ".join(f"{name} {value}" for name, value in settings.items())
+        return text if width is None or len(text) <= width else ", ".join(settings.values())
+
     # Selection and groups
 
     @property
     def num_selected(self) -> int:
         """Number of selected runs."""
         return len(self._selected)
+
+    @property
+    def num_unlisted(self) -> int:
+        """Number of selected runs that the list does not show, because of the filter, or because they are archived."""
+        return self._count_unlisted(self._selected)
+
+    def _count_unlisted(self, names: Iterable[str]) -> int:
+        return len({*names} - {run.run for run in self._listed})
+
+    def runs_with(self, curve: str) -> list[RunInfo]:
+        """Return the shown runs that have a curve."""
+        return [run for run in self.shown if curve in self.library.names(Path(run.path))]
 
     def toggle_selected(self, run: str) -> None:
         """Select a run, or no longer."""
@@ -288,7 +321,8 @@ class Workspace:
         if self._groups[0] != self.groups_version:
             groups = self._group(self.shown)
             marks = self._mark(groups) if self._selected else [None] * len(groups)
-            shown = [ShownGroup(group, mark) for group, mark in zip(groups, marks, strict=True)]
+            labels = map(self._label, groups)
+            shown = [ShownGroup(*found) for found in zip(groups, marks, labels, strict=True)]
             shown.sort(key=lambda item: item.mark or 0)
             self._groups = self.groups_version, shown
         return self._groups[1]
@@ -308,6 +342,12 @@ class Workspace:
         for group, mark in zip(groups, found, strict=True):
             self._marks.update((run.run, mark) for run in group.runs)
         return found
+
+    def _label(self, group: RunGroup[RunInfo]) -> str:
+        first, count, hidden = group.runs[0], len(group.runs), self._count_unlisted(run.run for run in group.runs)
+        label = self.title_of(first) if group.label == first.title else group.label
+        notes = [str(count)] * (count > 1) + [f"{hidden} not listed"] * (hidden > 0)
+        return strip_control(f"{label} ({', '.join(notes)})" if notes else label)
 
     def _group(self, runs: Sequence[RunInfo]) -> list[RunGroup[RunInfo]]:
         if self.grouping is Grouping.ALONE:
@@ -388,7 +428,7 @@ class Workspace:
 
     def _baseline_group(self, baseline: RunInfo) -> Sequence[RunInfo]:
         """Return the runs of the group of the baseline; the baseline alone if it is in no group."""
-        return next((group.runs for group, _ in self.groups if _contains(group, baseline)), (baseline,))
+        return next((shown.group.runs for shown in self.groups if _contains(shown.group, baseline)), (baseline,))
 
     def _is_reference(self, group: ShownGroup, baseline: RunInfo | None) -> bool:
         return baseline is not None and _contains(group.group, baseline)

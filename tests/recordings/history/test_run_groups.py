@@ -79,7 +79,7 @@ def test_labels_leave_out_the_settings_that_follow_from_the_task() -> None:
         run("c", task="two", slots=["y"], envs=4, training__momentum=0.4),
     ]
     assert list(names(runs)) == [
-        "envs 2, task one, momentum 0.9", "envs 2, task two, momentum 0.2", "envs 4, task two, momentum 0.4",
+        "momentum 0.9, envs 2, task one", "momentum 0.2, envs 2, task two", "momentum 0.4, envs 4, task two",
     ]  # fmt: skip
     assert list(names(runs[:2])) == ["task one", "task two"]
 

@@ -102,7 +102,7 @@ def group_runs(runs: Sequence[RunT], keys: Sequence[str] | None = None) -> list[
         key = tuple(_identity(run.config.get(key)) for key in keys) if run.config else index
         found.setdefault(key, []).append(run)
     values = [{key: members[0].config.get(key) for key in keys} for members in found.values()]
-    named = _short_names(_telling_keys(keys, values))
+    named = _short_names(_by_distinction(_telling_keys(keys, values), values))
     return [
         RunGroup(_label(members, of_group, named), of_group if members[0].config else {}, tuple(members))
         for members, of_group in zip(found.values(), values, strict=True)
@@ -137,6 +137,28 @@ def _telling_keys(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) -> l
         return key.startswith(_TASK_SETTINGS) and distinct("task", key) == distinct("task")
 
     return [key for key in keys if distinct(key) > 1 and not ("task" in keys and follows_from_task(key))]
+
+
+def _by_distinction(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys in an order of which as few as possible tell the groups apart, because labels are cut."""
+    order: list[str] = []
+    rest = list(keys)
+
+    def distinct(key: str) -> int:
+        return len({tuple(_identity(of_group[name]) for name in (*order, key)) for of_group in values})
+
+    while rest:
+        order.append(max(rest, key=lambda key: (key != SEED_KEY, distinct(key))))
+        rest.remove(order[-1])
+    return order
+
+
+def study_settings(runs: Sequence[RunT]) -> list[dict[str, str]]:
+    """Return the values by which each run of a study differs from others, as text, keyed by their short names."""
+    keys = differing_keys(runs)
+    values = [{key: run.config.get(key) for key in keys} for run in runs]
+    named = _short_names(_by_distinction(_telling_keys(keys, values), values))
+    return [{name: format_config_value(of_run[key]) for key, name in named.items()} for of_run in values]
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:

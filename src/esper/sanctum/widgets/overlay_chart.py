@@ -176,8 +176,11 @@ class OverlayChart(WorkspaceChart):
             lower, upper = (_bound(main_curve.xs, ys, limits, "band") for ys in ends)
             band = lower, upper
         shows_difference = self.workspace.shows_difference and self.workspace.baseline is not None
-        scores = {run.score_name for run in self.workspace.shown if run.score_name}
-        scale = common_scale(run.score_scale for run in self.workspace.shown)
+        runs = self.workspace.runs_with(self.curve)
+        scores, scale = (
+            {run.score_name for run in runs if run.score_name},
+            common_scale(run.score_scale for run in runs),
+        )
         quantity = quantity_of(split_name(self.curve)[0], self.title_text, scores, scale)
         if shows_difference:
             unit = "pp" if quantity.unit == "%" else quantity.unit

@@ -81,9 +81,10 @@ class RunDetails(RunKeysPanel):
             yield from self._configuration(run, reference, width)
 
     def _heading(self, run: RunInfo, width: int) -> Iterator[Line]:
-        for row in wrap_cells(strip_control(run.title), max(width - 2, 1)):
+        title = self.workspace.title_of(run)
+        for row in wrap_cells(strip_control(title), max(width - 2, 1)):
             yield self.line(f" {row}", "title")
-        if run.name:
+        if title != run.run:
             yield self.line(f" {strip_control(run.run)}", "dim")
         symbol, role = RUN_STATES.get(run.state, RUN_STATES["unreadable"])
         line = self.line(" ").append(symbol.glyph, role).append(f" {run.health or run.state}", role)
@@ -106,7 +107,7 @@ class RunDetails(RunKeysPanel):
 
     def _results(self, run: RunInfo, baseline: RunInfo | None) -> Iterator[Line]:
         score = short_score_name(run.score_name or "score")
-        heading = "results" if baseline is None else f"results, and difference to {baseline.title}"
+        heading = "results" if baseline is None else f"results, and difference to {self.workspace.title_of(baseline)}"
         yield self.line(f" {strip_control(heading)}", "title")
         for measure in listed_measures().values():
             if measure.column_priority is not None:

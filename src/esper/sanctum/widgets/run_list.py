@@ -31,7 +31,7 @@ AGE_INTERVAL_S = 60.0
 MAX_COMPLETIONS = 6
 """Maximum number of completions beside the filter."""
 _MARK_COLS = 5
-"""Columns before the title: mark, baseline and state, with their gaps."""
+"""Columns before the title: cursor, mark, baseline, and state with a gap."""
 _MIN_TITLE_COLS, _GOOD_TITLE_COLS, _MAX_TITLE_COLS = 16, 26, 40
 _MIN_SPARK_COLS, _MAX_SPARK_COLS = 8, 20
 _LAST_FIRST_PRIORITY = 4
@@ -96,9 +96,10 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
 
     def draw_row(self, run: RunInfo, columns: Sequence[PlacedColumn[RunInfo]], letter: str, letter_role: str) -> Line:
         """Draw the row of a run with the letter of its mark, empty if it is not selected."""
-        line = Line(self.view.palette, selected=run.run == self.selected)
+        is_selected = run.run == self.selected
+        line = Line(self.view.palette, selected=is_selected).append("▸" if is_selected else " ", "key")
         line.append(letter or " ", letter_role or "normal")
-        line.append(PIN_GLYPH if BASELINE_TAG in run.tags else " ", "key").append(" ")
+        line.append(PIN_GLYPH if BASELINE_TAG in run.tags else " ", "key")
         symbol, role = RUN_STATES.get(run.state, RUN_STATES["unreadable"])
         line.append(symbol.glyph, role).append(" ")
         return append_cells(line, columns, (column.cell(run, width) for column, width in columns))
@@ -107,7 +108,7 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
         """Return the columns that fit into a width."""
         runs, sort_key = self.workspace.listed, self.workspace.sort_key
         self._spark_ranges = run_columns.spark_ranges(runs)
-        title_cols = min(max(_MIN_TITLE_COLS, *(len(run.title) for run in runs)), _MAX_TITLE_COLS)
+        title_cols = min(max(_MIN_TITLE_COLS, *(len(self.workspace.title_of(run)) for run in runs)), _MAX_TITLE_COLS)
         spark_cols = min(max(_MIN_SPARK_COLS, *(len(run.scores) for run in runs)), _MAX_SPARK_COLS)
         title, spark = (
             Column(
@@ -127,7 +128,8 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
     def _title_cell(self, run: RunInfo, width: int) -> Cell:
         is_bright = run.run == self.selected or self.workspace.group_of(run.run) is not None
         # Names of directories begin with the task, and differ in the time at their end.
-        title = ellipsise(strip_control(run.title), width, keep_end=not run.name)
+        title = strip_control(self.workspace.title_of(run, width))
+        title = ellipsise(title, width, keep_end=title == run.run)
         return Cell(title, "dim" if run.archived else "bright" if is_bright else "normal")
 
     def _spark_cell(self, run: RunInfo, width: int) -> Cell:

@@ -51,10 +51,13 @@ class WorkspaceHeader(WorkspacePanel):
                 parts.append(self.line(symbol.glyph, role).append(f" {states[state]} {state}", "normal"))
         if workspace.num_selected:
             curves = pluralise(len(workspace.groups), "curve")
-            parts.append(self.line(f"{workspace.num_selected} selected", "bright").append(f" in {curves}", "dim"))
+            part = self.line(f"{workspace.num_selected} selected", "bright").append(f" in {curves}", "dim")
+            if workspace.num_unlisted:
+                part.append(f", {workspace.num_unlisted} not listed", "warning")
+            parts.append(part)
         if (baseline := workspace.baseline) is not None:
             text = "Δ to " if workspace.shows_difference else "baseline "
-            title = ellipsise(strip_control(baseline.title), _MAX_TITLE_COLS)
+            title = ellipsise(strip_control(workspace.title_of(baseline)), _MAX_TITLE_COLS)
             parts.append(self.line(f"{PIN_GLYPH} ", "key").append(text, "dim").append(title, "normal"))
             if workspace.shows_difference and (count := workspace.num_differences):
                 joint = " together" if count > 1 else ""
