@@ -285,6 +285,7 @@ async def test_baseline_is_a_tag_and_has_differences(study: Path) -> None:
         assert notices(pilot.app) == ["Select a run, and press p to make it the baseline."]
         await type_(pilot, "down", "p")
         assert read_notes(study / "run-1").tags == (BASELINE_TAG,)
+        assert notices(pilot.app)[-1] == "run-1 is the baseline: its notes have the tag baseline."
         assert names(pilot)[0] == "run-1"  # first, in any order
         await type_(pilot, "end", "p")
         assert (read_notes(study / "run-1").tags, read_notes(study / "run-3").tags) == ((), (BASELINE_TAG,))
@@ -297,6 +298,7 @@ async def test_baseline_is_a_tag_and_has_differences(study: Path) -> None:
         assert f"last acc {finals[0]:.1f} % −{finals[3] - finals[0]:.1f} pp" in details
         assert "one run against one: no interval" in details
         await type_(pilot, "home", "p")
+        assert notices(pilot.app)[-1] == "run-3 is no longer the baseline: its notes have lost the tag baseline."
         assert not model(pilot).shows_difference
         assert "settings that differ from the defaults" in panel_text(pilot, RunDetails)
 
@@ -355,6 +357,16 @@ async def test_delete_asks_first_and_refuses_a_live_run(study: Path) -> None:
                 await type_(pilot, "end", "up", "delete", "down", "enter")
                 assert (study / "run-2").exists()
                 assert "a process writes to it; stop the run first" in notices(pilot.app)[-1]
+
+
+@pytest.mark.parametrize("keys", [["d"], ["y"], ["D"], ["delete", "enter"]])
+async def test_keys_of_the_question_delete_the_run(study: Path, keys: list[str]) -> None:
+    async with workspace(study, "delete", "delete", "delete") as pilot:  # the key is held
+        assert isinstance(pilot.app.screen, ChoiceDialog)
+        await type_(pilot, "n")
+        assert notices(pilot.app) == ["run-0 is kept."]
+        await type_(pilot, "delete", *keys)
+        assert names(pilot) == ["run-1", "run-2", "run-3"]
 
 
 async def test_runs_of_a_study_have_their_settings_as_names(study: Path) -> None:

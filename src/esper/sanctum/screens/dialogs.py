@@ -91,6 +91,11 @@ class ChoiceDialog(Dialog[ResultT]):
         else:
             self.action_choose(int(event.option_id))
 
+    def action_highlight(self, number: int) -> None:
+        """Highlight a choice, which Enter then takes."""
+        options = self.query_one(OptionList)
+        options.highlighted = options.get_option_index(str(number))
+
     def action_choose(self, number: int) -> None:
         """Close with the result of a choice."""
         self.dismiss(self._choices[number].result)

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
+from textual.binding import Binding
 
 from esper.common.configuration.config import Config
 from esper.common.control import RequestKind
 from esper.common.formatting import format_bytes
-from esper.recordings.files.notes import RunNotes, read_notes
+from esper.recordings.files.notes import BASELINE_TAG, RunNotes, read_notes
 from esper.recordings.files.runs import is_shipped, shortest_name
 from esper.recordings.files.segments import ReadError
 from esper.recordings.history.run_info import RunInfo
 from esper.recordings.history.run_status import LIVE_STATES
+from esper.sanctum.keys import bindings_of
 from esper.sanctum.run_changes import RunChangeError, changeable_directory
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog, stop_dialog
 from esper.sanctum.screens.workspace_base import WorkspaceBase
@@ -31,8 +33,16 @@ class RunChangesScreen(WorkspaceBase):
     """Base class of the workspace screen, with the actions on the highlighted run and on the shown ones."""
 
     def action_baseline(self) -> None:
-        """Make the highlighted run the baseline, or no longer."""
+        """Make the highlighted run the baseline, or no longer, and say what is written."""
+        run = self.workspace.highlighted
         self._change(self.workspace.toggle_baseline)
+        changed = self.workspace.highlighted
+        if run is not None and changed is not None and run.tags != changed.tags:
+            is_baseline = BASELINE_TAG in changed.tags
+            text = (
+                "is the baseline: its notes have" if is_baseline else "is no longer the baseline: its notes have lost"
+            )
+            self.notify(f"{self.workspace.title_of(run)} {text} the tag {BASELINE_TAG}.", timeout=5)
 
     def _change(self, change: Callable[[RunInfo], None]) -> None:
         """Change the highlighted run; notify the user if that fails."""
@@ -92,11 +102,16 @@ class RunChangesScreen(WorkspaceBase):
         def delete(is_confirmed: bool | None) -> None:
             if is_confirmed:
                 self._change(lambda _: self.workspace.delete(run))
+            else:
+                self.notify(f"{run.title} is kept.", timeout=3)
 
         name = f"{run.title}: delete" if run.name else "Delete"
         size = "" if run.bytes is None else f" ({format_bytes(run.bytes)})"
         question = f"{name} {run.path}{size} with its events, checkpoints and notes?"
-        self.app.push_screen(ChoiceDialog(question, [Choice("D", "delete", True)], is_destructive=True), delete)
+        # A held key to delete must not delete: it only highlights the choice, for Enter.
+        keys = [Binding("y,D", "choose(0)"), Binding("n", "dismiss"), *bindings_of("highlight(0)", "workspace.delete")]
+        choices = [Choice("d", "delete", True)]
+        self.app.push_screen(ChoiceDialog(question, choices, is_destructive=True, bindings=keys), delete)
 
     def action_request(self, kind: str) -> None:
         """Send a request to the highlighted run; a pause of a crashed run resumes it."""
