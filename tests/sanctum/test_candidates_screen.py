@@ -118,7 +118,7 @@ async def test_overview_shows_the_search_and_idle_envs() -> None:
             idle = [[word for word in ("failed", "pruned", "+0.250") if word in row] for row in rows[1:5]]
             assert idle == [["+0.250"], ["failed"], ["+0.250"], ["pruned"]], size
             assert ("candidate" in rows[0]) == (size == ROOMY)
-        assert "norm in mid" in rows[2]
+        assert "norm mid 2" in rows[2]
         chart = app.screen.query_one(StepScores)
         assert "median 56.5" in str(chart.border_subtitle)  # of both envs that still train
         await emit(pilot, session, env_stepped(2, 2, 3, score=0.6), ev.RoundStarted(round=3))

@@ -58,8 +58,8 @@ def test_table_fits_the_terminal_and_keeps_the_host(width: int) -> None:
     assert lines[-1] == "and 35 more"
     assert len(lines) == 7
     assert "◆  your network" in lines[-2]
-    name = "conv_small in mid at step 2"[: 16 if width == 60 else None]
-    assert "86.0" in next(line for line in lines if name in line)
+    name = "conv_small mid 2" if width == 60 else "conv_small in mid at step 2"
+    assert "86.0" in next(line for line in lines if f"{name} " in line)
     assert ("trainings" in lines[0], "return" in lines[0]) == (width == 200, width > 60)
 
 
@@ -67,7 +67,7 @@ def test_labels_name_what_a_policy_has_planted() -> None:
     policy = Candidate(name="pretrained", origin="policy", seeds=["conv_heavy in s3"])
     assert label_of(policy) == "pretrained: conv_heavy in s3"
     assert fit_label(policy, 12) == "pretrained"
-    assert fit_label(Candidate(name="4:norm@late 2:norm@mid", origin="drawn"), 12) == "norm in lat…"
+    assert fit_label(Candidate(name="4:norm@late 2:norm@mid", origin="drawn"), 20) == "norm late 4, norm m…"
 
 
 def test_chart_places_fresh_candidates_by_their_parameters() -> None:

@@ -188,8 +188,11 @@ def fit_label(one: Candidate, width: int) -> str:
 
 
 def fit_name(name: str, width: int) -> str:
-    """Return the name of a candidate in words, cut to `width` characters."""
+    """Return the name of a candidate in words, in at most `width` characters: `norm late 5` if `norm in late at step 5`
+    is too long, perhaps cut."""
     text = strip_control(describe_candidate(name))
+    if len(text) > width and "@" in name:
+        text = text.replace(" in ", " ").replace(" at step ", " ")
     return text if len(text) <= width else f"{text[: max(width - 1, 0)]}{_ELLIPSIS}"[: max(width, 0)]
 
 
