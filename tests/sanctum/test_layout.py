@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 from rich.color import ColorType
+from textual.geometry import Region
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.env_table import EnvTable
-from tests.sanctum.driving import live, opened, replay, resize, screen_text, terminal_rows
+from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.panel import Panel
+from tests.sanctum.driving import live, opened, replay, resize, screen_text, settle, shown, terminal_rows
 from tests.sanctum.population import population
 
 SIZES = [(80, 24), (120, 40), (200, 60), (80, 60), (200, 24), (110, 34)]
@@ -82,6 +85,39 @@ async def test_too_small_terminal_shows_required_size(tmp_path: Path) -> None:
             assert "return" in screen_text(app)
             assert "Sanctum needs" not in screen_text(app)
             assert not app.screen.show_vertical_scrollbar, size
+
+
+@pytest.mark.parametrize(
+    ("keys", "essentials"),
+    [
+        ("6", ["6 log", "lines · all kinds", "▸", "/ search"]),
+        ("7", ["7 curves", "page 1 of", "accuracy % ─ by round", " ┤", "PgDn page"]),
+        ("1 enter", ["env 00 on cpu:0", " ┤", "last decision", "early ", "mid ", "late ", "blueprint"]),
+        ("1 enter o", ["explanation"]),
+        ("1 enter o o", ["last step: 17", "train loss"]),
+    ],
+)
+async def test_log_curves_and_env_show_essentials_at_60_by_15(tmp_path: Path, keys: str, essentials: list[str]) -> None:
+    app, _ = replay(population(envs=8), tmp_path, at_end=True)
+    async with opened(app, size=(60, 15)) as pilot:
+        await pilot.press(*keys.split())
+        await settle(pilot)
+        text = screen_text(app)
+        for essential in essentials:
+            assert essential in text, essential
+        assert "needs 80 × 24" not in text
+        panels = [panel for panel in app.screen.query(Panel) if panel.region]
+        assert all(Region(0, 0, 60, 15).contains_region(panel.region) for panel in panels)
+
+
+async def test_footer_offers_no_key_of_a_hidden_body(tmp_path: Path) -> None:
+    app, _ = replay(population(envs=8), tmp_path, at_end=True)
+    async with opened(app, size=(80, 24)) as pilot:
+        for key, of_body in (("2", "o charts"), ("3", "v charts"), ("4", "↵ env"), ("5", "o memory")):
+            await pilot.press(key)
+            for size in ((80, 24), (80, 23), (79, 24), (80, 24)):
+                await resize(pilot, size)
+                assert (of_body in shown(app, Footer)) == (size == (80, 24)), (key, size)
 
 
 async def test_env_table_scrolls_and_marks_hidden_rows() -> None:

@@ -159,13 +159,15 @@ async def test_key_computes_the_selected_decision_in_a_process(run: Path) -> Non
         process = FakeProcess.last
         expected = SimulationRequest(recording=str(run), round=1, env=0, without=[5])
         assert process.request == expected
-        assert "Effects in env 00, round 1: starting… Esc cancel" in shown(app, EnvDecision)
+        assert "Effects in env 00, round 1: 0 of 1, starting… Esc cancel" in shown(app, EnvDecision)
         await press(pilot, "A")
         assert "Effects are being computed already." in notices(app)
 
         process.messages.put(SimulationUpdate(decisions=1))
         await settle(pilot)
-        assert "round 1: 0 of 1, starting…" in shown(app, EnvDecision)
+        for size in ((60, 15), (80, 24)):
+            await resize(pilot, size)
+            assert "round 1: 0 of 1, starting…" in shown(app, EnvDecision)
         process.messages.put(SimulationUpdate(progress=(0, 40)))
         process.messages.put(SimulationUpdate(progress=(20, 40)))
         await settle(pilot)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from esper.common.configuration.config import ConfigError
+from esper.common.decisions import WAIT
 from esper.common.formatting import format_duration
 from esper.common.system.process import NamedThread, python_command
 from esper.recordings.effects.change import UNCHANGED, without_decision
@@ -234,7 +235,8 @@ class WhatIf:
         except OSError as error:
             return f"Effects cannot be computed: {error.strerror or error}"
         self._progress, self._simulating_since = (0, 0), None
-        self._computed, self._wanted = 0, 0
+        trace = self._source.state.envs[env].trace
+        self._computed, self._wanted = 0, len(steps or [step for step in trace if step.op != WAIT])
         self.version += 1
         return None
 

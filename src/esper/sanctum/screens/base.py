@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
@@ -17,7 +19,7 @@ from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
 from esper.sanctum.widgets.timeline import Timeline
 
 MIN_COLUMNS, MIN_ROWS = 45, 12
-"""Smallest terminal in which the dashboard shows anything: the overview."""
+"""Smallest terminal in which the dashboard shows anything: the screens with `FITS_SMALL`."""
 FULL_COLUMNS, FULL_ROWS = 80, 24
 """Smallest terminal that the other screens support."""
 
@@ -32,9 +34,11 @@ class RunScreen(Screen[None]):
     AUTO_FOCUS = ""
     CATEGORIES: tuple[KeyCategory, ...]
     """Categories of the keys that the footer shows on this screen."""
+    FITS_SMALL: ClassVar[bool] = False
+    """True if the body has a layout for terminals that are smaller than `FULL_COLUMNS` × `FULL_ROWS`."""
 
     def __init__(self, view: ViewState, name: str | None = None) -> None:
-        super().__init__(name)
+        super().__init__(name, classes="-small" if self.FITS_SMALL else None)
         self.view = view
 
     def compose(self) -> ComposeResult:

@@ -15,6 +15,7 @@ class ChartScreen(RunScreen):
 
     AUTO_FOCUS = "ChartPanel"
     CATEGORIES = (KeyCategory.CHART,)
+    FITS_SMALL = True
 
     def __init__(self, view: ViewState, panel: ChartPanel) -> None:
         super().__init__(view)

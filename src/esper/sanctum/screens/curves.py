@@ -22,6 +22,7 @@ class CurvesScreen(SearchScreen):
     """Charts in a grid, below a line with the page and the search."""
 
     CATEGORIES = (KeyCategory.CURVES,)
+    FITS_SMALL = True
     BINDINGS = bindings(KeyCategory.CURVES)
 
     def __init__(self, view: ViewState, name: str) -> None:

@@ -44,6 +44,7 @@ class EnvDetailScreen(RunScreen):
     """The story of the selected env: score with decisions, slots as lanes, the selected decision and its effect."""
 
     CATEGORIES = (KeyCategory.DETAIL,)
+    FITS_SMALL = True
     BINDINGS = bindings(KeyCategory.DETAIL)
 
     def body(self) -> ComposeResult:
@@ -67,7 +68,7 @@ class EnvDetailScreen(RunScreen):
 
     def action_explain_decision(self) -> None:
         """Show the explanation of the last decision; then, if they have no other place, the last step's values."""
-        panes = _PANES if self.has_class("-short") else _PANES[:2]
+        panes = _PANES if self.has_class("-short") or self.has_class("-low") else _PANES[:2]
         shown = next((pane for pane in panes if pane and self.has_class(pane)), "")
         self._show_pane(panes[(panes.index(shown) + 1) % len(panes)])
         if self.view.source.requests:

@@ -30,6 +30,7 @@ class LogScreen(SearchScreen):
     """The log lines, and a search box that opens on request."""
 
     AUTO_FOCUS = "LogList"
+    FITS_SMALL = True
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.LOG)
 
     def body(self) -> ComposeResult:

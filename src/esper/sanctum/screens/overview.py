@@ -138,6 +138,7 @@ class OverviewScreen(RunScreen):
     """Envs and their scores, policy heads, devices and log."""
 
     AUTO_FOCUS = "EnvTable"
+    FITS_SMALL = True
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.ENVS, KeyCategory.TABLE, KeyCategory.OVERVIEW)
     BINDINGS = bindings(KeyCategory.OVERVIEW)
 

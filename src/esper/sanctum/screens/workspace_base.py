@@ -25,6 +25,8 @@ class WorkspaceBase(RunScreen):
         view: State that the panels share. Its source has no run.
     """
 
+    FITS_SMALL = True
+
     if TYPE_CHECKING:
         app = getters.app(App[Any])  # Textual's own declaration leaves the type argument of App unknown
 

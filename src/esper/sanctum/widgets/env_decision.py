@@ -87,7 +87,7 @@ class EnvDecision(EnvPanel):
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw the decision, as far as it fits, and the list if there is room for a part of it."""
-        lines, rows = self._content(env, size.width), self._list(size.width)
+        lines, rows = self._content(env, size), self._list(size.width)
         room = size.height - len(lines)
         self._step_by_line = {}
         if room < 0:
@@ -105,7 +105,9 @@ class EnvDecision(EnvPanel):
         self._step_by_line = {len(lines) + index: step for index, step in enumerate(visible)}
         return [*lines, *(rows[step] for step in visible)]
 
-    def _content(self, env: EnvState, width: int) -> list[Line]:
+    def _content(self, env: EnvState, size: Size) -> list[Line]:
+        """Return the lines about the decision; if they do not all fit, its choices are the last ones."""
+        width = size.width
         selected, trace, decisions = self.view.selected_step, self.trace(), self.decisions()
         progress: list[_Text] = []
         if text := self.view.what_if.progress_text:
@@ -125,10 +127,12 @@ class EnvDecision(EnvPanel):
         decision = decisions.get(step)
         glyph, role = op_mark(decision.op) if decision is not None else (" ", "normal")
         words = strip_control(describe_decision(decision)) if decision is not None else WAIT
-        lines = [*self._wrapped([_Text(glyph, role, words, "bright")], width), *self._choices(found, width)]
+        lines, choices = [*self._wrapped([_Text(glyph, role, words, "bright")], width)], [*self._choices(found, width)]
         effect = self._effect(step, self.known) if decision is not None else ()
         texts = [*(_Text(" ", "normal", text, role) for text, role in effect), *progress]
-        return [*lines, *self._wrapped([*texts, *self._events(env, step, decision or Decision(WAIT))], width)]
+        further = [*self._wrapped([*texts, *self._events(env, step, decision or Decision(WAIT))], width)]
+        fits = len(lines) + len(choices) + len(further) <= size.height
+        return [*lines, *choices, *further] if fits else [*lines, *further, *choices]
 
     def _choices(self, trace: StepTrace, width: int) -> Iterator[Line]:
         """Yield the choice of each head, with its probability if the policy reports one."""

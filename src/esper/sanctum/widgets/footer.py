@@ -56,6 +56,7 @@ class Footer(Panel):
         source = self.view.source
         return (
             self.categories,
+            self._has_body,
             self.view.status,
             source.live_state.cause,
             self._shows_past,
@@ -88,14 +89,19 @@ class Footer(Panel):
         return [line]
 
     def _applicable_keys(self) -> list[KeyBinding]:
-        """Return the keys of the open screen, and those of the app that the screen does not bind itself."""
+        """Return the keys of the open screen, if its body is shown, and those of the app that it does not bind."""
         bound = {name for key in self.view.keys if key.category in self.categories for name in key.keys.split(",")}
         return [
             key
             for key in self.view.keys
-            if key.category in self.categories
+            if (key.category in self.categories and self._has_body)
             or (key.category in APP_CATEGORIES and (key.priority or not bound.issuperset(key.keys.split(","))))
         ]
+
+    @property
+    def _has_body(self) -> bool:
+        """False if the terminal is too small for the body of the screen."""
+        return self.screen.query_one("#body").display
 
     def _is_shown(self, key: KeyBinding) -> bool:
         source = self.view.source
