@@ -111,7 +111,7 @@ async def test_all_64_envs_are_in_one_view_and_a_click_selects_one() -> None:
 
 
 async def test_stage_chart_has_the_fractions_of_all_slots_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.REDRAW_INTERVAL_S", 0.0)
+    monkeypatch.setattr("esper.sanctum.widgets.paced_panel.REDRAW_INTERVAL_S", 0.0)
     run: list[ev.AnyEvent] = [run_started(2, 3, 10), ev.RoundStarted(round=1)]
     for step, stage in enumerate(LIFE[:4], 1):
         run += [grown(0, step, stage, "dormant"), grown(1, step, "fossilized", "dormant")]

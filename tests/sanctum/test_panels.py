@@ -268,8 +268,8 @@ async def test_values_at_the_cursor_are_those_of_show(tmp_path: Path) -> None:
 
 async def test_scores_by_step_are_drawn_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.time", clock)
-    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.REDRAW_INTERVAL_S", 0.1)
+    monkeypatch.setattr("esper.sanctum.widgets.paced_panel.time", clock)
+    monkeypatch.setattr("esper.sanctum.widgets.paced_panel.REDRAW_INTERVAL_S", 0.1)
     app, session = live(stamp([run_started(1, 3, 8), ev.RoundStarted(round=1)]))
     async with opened(app, size=ROOMY) as pilot:
         steps = app.screen.query_one(StepScores)

@@ -87,6 +87,8 @@ class PendingRequests:
 
     def mark_answered(self, record: Record) -> None:
         """Remove the requests that this record confirms or refuses."""
+        if not self._pending:  # of most records
+            return
         answered = self._pending & self._answered(record)
         if answered and isinstance(record, ev.Logged):
             self._refused.append(record.text)

@@ -139,8 +139,8 @@ class MemoryChart(ChartPanel, CyclingPanel):
     METRICS = ("memory", "peak memory", "memory forecast")
 
     def cache_key(self) -> Hashable:
-        """Return a key that changes with every device sample, and when another memory is shown."""
-        return *device_key(self.state), self.num_skipped, self.chart_key
+        """Return a key that changes with device samples, once per interval, and when another memory is shown."""
+        return self.paced(device_key(self.state)), self.num_skipped, self.chart_key
 
     @property
     def _memory(self) -> tuple[str, MemoryHealth]:

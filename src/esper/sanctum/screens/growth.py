@@ -40,7 +40,8 @@ from esper.sanctum.symbols import (
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.env_panel import EnvRowsPanel, step_axis
-from esper.sanctum.widgets.panel import CyclingPanel, Line, Row
+from esper.sanctum.widgets.paced_panel import PacedPanel
+from esper.sanctum.widgets.panel import CyclingPanel, Line, Row, StyledText
 from esper.sanctum.widgets.population_charts import BlueprintChart, EnvScatterChart, StageChart, blueprint_letters
 
 _MIN_NAME_COLS, _MAX_NAME_COLS = 6, 11
@@ -117,7 +118,7 @@ class GrowthScreen(RunScreen):
         self.update()
 
 
-class GrowthChart(EnvRowsPanel):
+class GrowthChart(EnvRowsPanel, PacedPanel):
     """One row per env: a strip of stage letters by step for each slot, and the blueprint of its seed if it fits.
 
     Rows stand side by side if they do not all fit below each other.
@@ -131,6 +132,10 @@ class GrowthChart(EnvRowsPanel):
         super().__init__(view, id=id)
         self._column_width = 1
         """Width of the rows that stand side by side."""
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with every step, once per interval while the run goes on."""
+        return self.paced(self.state.seq)
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per env."""
@@ -201,15 +206,12 @@ class GrowthChart(EnvRowsPanel):
         line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
         line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if selected else "dim")
         line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(_ENV_COLS)
-        stages = [step.stages for step in env.trace if step.step >= first]
+        num_slots, total = len(started.slot_names), min(started.steps, SERIES_POINTS)
+        stages = [step.stages.ljust(num_slots)[:num_slots] for step in env.trace if step.step >= first]
         before = " " * (env.trace[-1].step - len(stages) - first + 1) if stages else ""
-        for slot in range(len(started.slot_names)):
-            letters = before + "".join([letters[slot : slot + 1] or " " for letters in stages])
-            end = line.width + strip_width
-            columns = sample_to_width(letters, min(started.steps, SERIES_POINTS), strip_width)
-            for glyphs, stage in _stage_runs("".join([letter or " " for letter in columns])):
-                line.append(glyphs, stage)
-            line.pad_to(end)
+        letters = "".join(stages)
+        for slot in range(num_slots):
+            line.extend(_strip(before + letters[slot::num_slots], total, strip_width))
             if name_width:
                 reading = env.stepped.slot(slot) if env.stepped else None
                 line.append(" ").append_fitted(
@@ -234,14 +236,22 @@ def _median_loss(envs: Sequence[EnvState]) -> float | None:
 
 
 @lru_cache(_CACHED_STRIPS)
-def _stage_runs(letters: str) -> list[tuple[str, str]]:
-    """Return the glyphs and the stage of each run of equal letters; a blank has the role of ordinary text."""
-    runs: list[tuple[str, str]] = []
-    for letter, run in groupby(letters):
+def _strip(letters: str, total: int, width: int) -> StyledText:
+    """Draw the stages of a slot by step.
+
+    The result is cached: callers may append it to a line, but not append to it.
+
+    Args:
+        letters: Letter of each step so far.
+        total: Number of steps of the whole strip.
+        width: Number of columns.
+    """
+    text = StyledText()
+    for letter, run in groupby(sample_to_width(letters, total, width)):
+        stage = STAGE_BY_LETTER.get(letter or "")
         count = len(list(run))
-        stage = STAGE_BY_LETTER.get(letter)
-        runs.append((STAGES[stage].glyph * count, stage) if stage else (" " * count, "normal"))
-    return runs
+        text.append(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
+    return text
 
 
 class BlueprintTable(CyclingPanel):

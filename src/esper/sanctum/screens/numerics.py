@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from textwrap import wrap
 from typing import NamedTuple
@@ -154,6 +154,10 @@ class LossScaleChart(ChartPanel):
     """Loss scale of the selected env by step, in powers of two; a tick marks each step with skipped batches."""
 
     METRICS = ("loss scale", "skipped batches", "scale oscillation")
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with every step, once per interval while the run goes on."""
+        return self.paced(self.state.seq), self.chart_key
 
     @property
     def _health(self) -> EnvHealth | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -20,17 +19,16 @@ from esper.sanctum.chart_view import ChartView
 from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.panel import Line, Panel, Row
+from esper.sanctum.widgets.paced_panel import PacedPanel
+from esper.sanctum.widgets.panel import Line, Row
 
-REDRAW_INTERVAL_S = 2.0
-"""Minimum seconds between two drawings of the steps while the run goes on."""
 _ZOOM = 0.5
 """Visible fraction of the x axis after one zoom step."""
 _PAN = 0.5
 """Length of one pan step, as a fraction of the visible part."""
 
 
-class ChartPanel(Panel, can_focus=True):
+class ChartPanel(PacedPanel, can_focus=True):
     """A chart. Subclasses implement `chart`.
 
     The x axes of all charts of a screen with equal names have one cursor and one zoom. While the panel has the focus,
@@ -47,12 +45,6 @@ class ChartPanel(Panel, can_focus=True):
         """Text after the title."""
         self.changes = ""
         """Text before the title: that only a part of the x axis is visible, or that the curves are smoothed."""
-        self._drawn: tuple[Hashable, Hashable] = (None, None)
-        """Key of the round, and of the steps, that `paced` returned last."""
-        self._next_draw = 0.0
-        """Monotonic time before which further steps are not drawn while the run goes on."""
-        self._is_waiting = False
-        """True if a timer will draw steps that were left out."""
         self._shown: Chart | None = None
         """The chart as last drawn."""
         self._frame_of_plot: Frame | None = None
@@ -123,34 +115,6 @@ class ChartPanel(Panel, can_focus=True):
     def chart_key(self) -> Hashable:
         """The part of the cache key that all charts need."""
         return self.charts.version, self.has_focus, self.note
-
-    def paced(self, steps: Hashable) -> Hashable:
-        """Return a key that changes with the round, and with `steps` once per interval while the run goes on.
-
-        A step in every tick would otherwise draw the chart five times per second.
-
-        Args:
-            steps: Everything else that the chart depends on, and that changes with every step.
-        """
-        now, view = time.monotonic(), self.view
-        reached = (self.state.round, self.state.started is None, view.selected_env, view.state_version), steps
-        if reached != self._drawn:
-            if reached[0] != self._drawn[0] or now >= self._next_draw or not self._goes_on:
-                self._drawn, self._next_draw = reached, now + REDRAW_INTERVAL_S
-            elif not self._is_waiting:
-                self._is_waiting = True
-                self.set_timer(self._next_draw - now, self._draw_rest)
-        return self._drawn
-
-    @property
-    def _goes_on(self) -> bool:
-        """True if the shown run advances by itself."""
-        source = self.view.source
-        return source.playback.playing if source.playback else source.live_state.status == "running"
-
-    def _draw_rest(self) -> None:
-        self._is_waiting = False
-        self.update()
 
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the chart; its title and the values at the cursor are in the border."""
