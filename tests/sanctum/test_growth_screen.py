@@ -190,13 +190,18 @@ async def test_charts_take_turns_with_the_envs_on_a_short_screen() -> None:
     app, _ = live(population(envs=8, rounds=2, stop=25))
     async with opened(app, "3", size=(80, 24)) as pilot:
         chart, envs = app.screen.query_one(StageChart), app.screen.query_one(GrowthChart)
-        assert (chart.size.height, envs.size.height > 5) == (0, True)
+        table = app.screen.query_one(BlueprintTable)
+        assert (chart.size.height > 5, envs.size.height > 5, table.size.height > 5) == (True, True, True)
         await press(pilot, "v")
-        assert (chart.size.height > 5, envs.size.height) == (True, 0)
+        assert (chart.size.height > 5, envs.size.height, table.size.height) == (True, 0, 0)
         await press(pilot, "v")
         assert (chart.size.height, app.screen.query_one(EnvScatterChart).size.height > 5) == (0, True)
         await press(pilot, "v")
-        assert (chart.size.height, envs.size.height > 5, envs.has_focus) == (0, True, True)
+        assert (chart.size.height > 5, envs.size.height > 5, envs.has_focus) == (True, True, True)
+        for column in ("effect (n)", "planted", "fossilized", "culled", "params", "dependence"):
+            await press(pilot, "o")
+            assert f"by {column} ↓" in str(table.border_title)
+            assert column in table.text.splitlines()[0]
 
 
 def test_blueprints_have_different_letters_of_their_names() -> None:

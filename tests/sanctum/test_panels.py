@@ -252,6 +252,18 @@ def test_chart_by_step_names_the_step_that_it_reaches() -> None:
     assert (steps.panel_subtitle or "").startswith("median 70.0")
 
 
+def test_values_below_a_narrow_chart_are_shortened_and_not_dropped() -> None:
+    run = [run_started(3, 3, 8), ev.RoundStarted(round=1)]
+    run += [env_stepped(env, step=1, score=0.1 + 0.4 * env) for env in range(3)]
+    for columns, values in (
+        (56, "median 50.0  quartiles 30.0 to 70.0  min 10.0  max 90.0"),
+        (39, "50.0  q 30.0–70.0  min 10.0  max 90.0"),
+    ):
+        panel = drawn(StepScores, stamp(run), (columns, 18))
+        assert panel.panel_subtitle == values
+        assert len(values.replace("  ", " ")) <= columns + 2 - 6
+
+
 async def test_values_at_the_cursor_are_those_of_show(tmp_path: Path) -> None:
     app, playback = replay(example_run(rounds=4), tmp_path, at_end=True)
     summary = summarise(playback.history, 0.0)

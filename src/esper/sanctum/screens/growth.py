@@ -36,6 +36,7 @@ from esper.sanctum.symbols import (
     score_heading,
     shorten_name,
     slot_labels,
+    wrap_cells,
 )
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_grid import ChartGrid
@@ -65,6 +66,8 @@ _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats, PlantingEffec
     "params": (8, lambda record, _: record.size),
 }
 """Width and value of each column of the blueprint table, keyed by heading."""
+_DROPPED_FIRST = ("params", "culled", "fossilized", "planted", _EFFECT, _DEPENDENCE)
+"""Columns of the blueprint table that are left out first; never the one that it is sorted by."""
 _NAME_COLS = 14
 _WIDE_SCREEN_COLS = 110
 """Minimum width of the screen for the units of both the dependence and the effect."""
@@ -99,7 +102,7 @@ class GrowthScreen(RunScreen):
         self.query_one(BlueprintTable).show_next()
 
     def action_charts(self) -> None:
-        """Show the next charts; where the envs leave no room for charts, the envs after the last ones."""
+        """Show the next charts; in a low terminal, on the whole screen, and the envs after the last ones."""
         grid = self.query_one(ChartGrid)
         is_last = grid.page == grid.num_pages - 1
         if not self.has_class("-short"):
@@ -278,15 +281,17 @@ class BlueprintTable(CyclingPanel):
             return []
         self.view.what_if.read_plantings()
         columns = dict(_BLUEPRINT_COLUMNS)
-        if _NAME_COLS + sum(width for width, _ in columns.values()) > size.width:
-            del columns[_EFFECT]  # beside the decisions of a policy that does not learn
         sort_column = list(columns)[self.num_skipped % len(columns)]
+        for name in _DROPPED_FIRST:  # beside a chart, or beside the decisions of a policy that does not learn
+            if _NAME_COLS + sum(width for width, _ in columns.values()) > size.width and name != sort_column:
+                del columns[name]
         self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
         self.panel_subtitle = lost_without(self.state)
         if _EFFECT in columns and self.screen.size.width >= _WIDE_SCREEN_COLS:
             self.panel_subtitle = f"dependence: {self.panel_subtitle}  effect: on the return"
-        room = max(size.height - 2, 0)
+        paying = self._paying(size.width)
+        room = max(size.height - 1 - len(paying), 0)
         if room < len(blueprints):
             self.panel_subtitle = f"{room} of {len(blueprints)}"
         if not blueprints:
@@ -303,16 +308,17 @@ class BlueprintTable(CyclingPanel):
 
         names = sorted(blueprints, key=sort_key)
         rows = [self._row(name, blueprints[name], effects.get(name), columns) for name in names[:room]]
-        return [head, *rows, self._paying(size.width)]
+        return [head, *rows, *paying]
 
-    def _paying(self, width: int) -> Line:
+    def _paying(self, width: int) -> list[Line]:
         """Draw how many plantings pay; if it is not known, the command that measures it, where it fits."""
         line = self.line(f" {HEADING} ", "dim")
         if found := self.view.what_if.paying_plantings(self.state.round):
-            return line.append(found.describe(with_effect=False), "bright")
+            first, *further = wrap_cells(found.describe(with_effect=False), max(width - line.width, 1))
+            return [line.append(first, "bright"), *(self.line(f" {row}", "bright") for row in further)]
         command = self._paying_command()
         line.append(f"{NOT_MEASURED} ", "absent")
-        return line.append(command, "dim") if command and line.width + len(command) <= width else line
+        return [line.append(command, "dim") if command and line.width + len(command) <= width else line]
 
     def _paying_command(self) -> str | None:
         """Return the command that measures how many plantings pay; None if it is unknown or no round has ended."""

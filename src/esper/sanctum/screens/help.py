@@ -58,7 +58,7 @@ _LABELS = (
     ("!", "in the env heat map: an outlier on the worse side (3.5 robust standard deviations), or NaN"),
     ("•", "a row that is pinned to the top"),
     ("▼", "a row at the top because its score is among the lowest, when not all envs fit"),
-    ("░", "range between the quartiles of the envs; minimum and maximum are dotted"),
+    ("░", "range between the quartiles of the envs, q in a narrow border; minimum and maximum are dotted"),
     ("KL", "change of the policy by the last update, nats"),
     ("clipped", "fraction of decisions that the last update clipped"),
     ("explained", "explained variance: fit of the predicted returns, 1 is perfect"),

@@ -22,6 +22,8 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.paced_panel import PacedPanel
 from esper.sanctum.widgets.panel import Line, Row
 
+_FRAME_COLS = 6
+"""Columns of a border that stay free of text."""
 _ZOOM = 0.5
 """Visible fraction of the x axis after one zoom step."""
 _PAN = 0.5
@@ -132,11 +134,12 @@ class ChartPanel(PacedPanel, can_focus=True):
         self.changes = f"{', '.join(changes)} ─ " if changes else ""  # first: what does not fit is cut at the end
         focus = "▸ " if self.has_focus else ""
         title = " ─ ".join([focus + self.changes + self.name_in_title(), *filter(None, [self.note])])
-        readout = self.summary(measured) if cursor is None else measured.readout(cursor)
+        room = self.outer_size.width - _FRAME_COLS
+        readout = _shortened(self.summary(measured), room) if cursor is None else measured.readout(cursor)
         has_room = bool(self.styles.border_bottom[0])
         has_name = any(curve.name == chart.quantity.name for curve in chart.curves)
         named = f"{chart.quantity.name} ─ {readout}"
-        short = focus + (readout if has_name or cell_len(named) > self.outer_size.width - 6 else named)
+        short = focus + (readout if has_name or cell_len(named) > room else named)
         self.panel_title = title if has_room or cursor is None else short
         self.panel_subtitle = readout if has_room or cursor is None else None
         has_changes_above = bool(changes) and not has_room and cursor is not None  # the readout is the title
@@ -301,6 +304,13 @@ class ChartPanel(PacedPanel, can_focus=True):
         offset, frame = event.get_content_offset(self), self._frame_of_plot
         if offset is not None and frame is not None and offset.x in self.plot_columns():
             self._zoom(steps, frame.x_at(offset.x - self.plot_columns().start))
+
+
+def _shortened(readout: str, width: int) -> str:
+    """Return the values of a chart, with abbreviations if they do not fit: `82.7  q 65.9–86.8  min 39.8  max 92.2`."""
+    if cell_len(readout.replace("  ", " ")) <= width:
+        return readout
+    return readout.replace("median ", "", 1).replace("quartiles ", "q ").replace(" to ", "–")
 
 
 def paint(line: TextLine, palette: Palette, width: int) -> Row:
