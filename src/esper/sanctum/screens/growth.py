@@ -136,10 +136,6 @@ class GrowthChart(EnvRowsPanel, PacedPanel):
         self._column_width = 1
         """Width of the rows that stand side by side."""
 
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every step, once per interval while the run goes on."""
-        return self.paced(self.state.seq)
-
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per env."""
         return 1 + len(self.state.envs)

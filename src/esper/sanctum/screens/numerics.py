@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from textwrap import wrap
 from typing import NamedTuple
@@ -35,6 +35,7 @@ from esper.sanctum.symbols import (
 )
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
+from esper.sanctum.widgets.paced_panel import PacedPanel
 from esper.sanctum.widgets.panel import DevicePanel, Line, Panel, Row
 
 SKIP_GLYPH = "↓"
@@ -80,7 +81,7 @@ class NumericsScreen(RunScreen):
                 yield NonFiniteList(self.view)
 
 
-class LossScaleTable(EnvRowsPanel):
+class LossScaleTable(EnvRowsPanel, PacedPanel):
     """One row per env: loss scale with its curve, skipped batches, gradient norms with their heat maps."""
 
     PANEL_TITLE = "numerics by env"
@@ -154,10 +155,6 @@ class LossScaleChart(ChartPanel):
     """Loss scale of the selected env by step, in powers of two; a tick marks each step with skipped batches."""
 
     METRICS = ("loss scale", "skipped batches", "scale oscillation")
-
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every step, once per interval while the run goes on."""
-        return self.paced(self.state.seq), self.chart_key
 
     @property
     def _health(self) -> EnvHealth | None:

@@ -110,7 +110,7 @@ class ChartPanel(PacedPanel, can_focus=True):
             super().update()
 
     def cache_key(self) -> Hashable:
-        """Return the event number, the selected env, and the choices of the user."""
+        """Return the key of a paced panel, and the choices of the user."""
         return super().cache_key(), self.chart_key
 
     @property

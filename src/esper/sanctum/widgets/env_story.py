@@ -56,6 +56,10 @@ _MAX_FRACTION = 0.4
 class StepChart(ChartPanel, EpisodePanel):
     """Base class of a chart over the steps of the episode, whose cursor is the selected step."""
 
+    def cache_key(self) -> Hashable:
+        """Return the key of the episode, and the choices of the user."""
+        return EpisodePanel.cache_key(self), self.chart_key
+
     def cursor_on(self, x_axis: str) -> float | None:
         """Return the position of the pointer if it is on a chart, else the selected step."""
         pointer = super().cursor_on(x_axis)

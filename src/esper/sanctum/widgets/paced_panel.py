@@ -13,7 +13,7 @@ REDRAW_INTERVAL_S = 2.0
 
 
 class PacedPanel(Panel):
-    """A panel whose cache key contains the result of `paced`."""
+    """A panel that is drawn at most once per interval while the run goes on, however many steps it makes."""
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
@@ -23,6 +23,10 @@ class PacedPanel(Panel):
         """Monotonic time before which further steps are not drawn while the run goes on."""
         self._is_waiting = False
         """True if a timer will draw steps that were left out."""
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with every event, once per interval while the run goes on."""
+        return self.paced(self.state.seq)
 
     def paced(self, steps: Hashable) -> Hashable:
         """Return a key that changes with the round, and with `steps` once per interval while the run goes on.

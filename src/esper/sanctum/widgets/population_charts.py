@@ -36,10 +36,6 @@ class StageChart(ChartPanel):
         self._finished: tuple[Hashable, dict[int, list[float]]] = (None, {})
         """Fractions after each step that all envs have finished, with a key of the round that they belong to."""
 
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every step, once per interval while the run goes on."""
-        return self.paced(self.state.seq), self.chart_key
-
     def name_in_title(self) -> str:
         """Return the title, which names the round."""
         return f"stages % ─ step of round {self.state.round}"
@@ -195,10 +191,6 @@ class EnvScatterChart(ScatterChart):
     """Score and parameters of every env, and the front: the best score for at most so many parameters."""
 
     METRICS = ("front",)
-
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every step, once per interval while the run goes on."""
-        return self.paced(self.state.seq), self.chart_key
 
     def empty_message(self) -> str:
         """Return why there is no chart."""
