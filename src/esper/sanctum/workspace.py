@@ -196,15 +196,7 @@ class Workspace:
         place = next((place for place, run in enumerate(self._listed) if run.run == self._highlighted), 0)
         runs, baseline = self.index.runs, self.baseline
         self._by_name = {run.run: run for run in runs}
-        studies: dict[str, list[RunInfo]] = {}
-        for run in runs:
-            if run.study:
-                studies.setdefault(run.study, []).append(run)
-        self._settings = {
-            run.run: settings
-            for of_study in studies.values()
-            for run, settings in zip(of_study, study_settings(of_study), strict=True)
-        }
+        self._settings = study_settings(runs)
         matching = [run for run in runs if self.filter.matches(run)]
         self._listed = sort_runs(matching, self.sort_key, reverse=self.is_reversed)
         self._listed.sort(key=lambda run: run is not baseline)

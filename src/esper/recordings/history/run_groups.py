@@ -6,7 +6,7 @@ Shapes: R runs, X positions on the x axis.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -16,6 +16,8 @@ from esper.common.intervals import CONFIDENCE_LEVEL, t_quantile
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
+
+    from esper.recordings.history.run_info import RunInfo
 
 SEED_KEY = "seed"
 """Key of the random seed. Runs that differ only in it repeat the same experiment."""
@@ -153,12 +155,20 @@ def _by_distinction(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) ->
     return order
 
 
-def study_settings(runs: Sequence[RunT]) -> list[dict[str, str]]:
-    """Return the values by which each run of a study differs from others, as text, keyed by their short names."""
-    keys = differing_keys(runs)
-    values = [{key: run.config.get(key) for key in keys} for run in runs]
-    named = _short_names(_by_distinction(_telling_keys(keys, values), values))
-    return [{name: format_config_value(of_run[key]) for key, name in named.items()} for of_run in values]
+def study_settings(runs: Iterable[RunInfo]) -> dict[str, dict[str, str]]:
+    """Return the values by which each run of a study differs from others of it, keyed by run and by short name."""
+    studies: dict[str, list[RunInfo]] = {}
+    for run in runs:
+        if run.study:
+            studies.setdefault(run.study, []).append(run)
+    found: dict[str, dict[str, str]] = {}
+    for of_study in studies.values():
+        keys = differing_keys(of_study)
+        values = [{key: run.config.get(key) for key in keys} for run in of_study]
+        named = _short_names(_by_distinction(_telling_keys(keys, values), values))
+        for run, of_run in zip(of_study, values, strict=True):
+            found[run.run] = {name: format_config_value(of_run[key]) for key, name in named.items()}
+    return found
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:

@@ -20,10 +20,8 @@ from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.paced_panel import PacedPanel
-from esper.sanctum.widgets.panel import Line, Row
+from esper.sanctum.widgets.panel import BORDER_MARGIN_COLS, Line, Row
 
-_FRAME_COLS = 6
-"""Columns of a border that stay free of text."""
 _ZOOM = 0.5
 """Visible fraction of the x axis after one zoom step."""
 _PAN = 0.5
@@ -134,7 +132,7 @@ class ChartPanel(PacedPanel, can_focus=True):
         self.changes = f"{', '.join(changes)} ─ " if changes else ""  # first: what does not fit is cut at the end
         focus = "▸ " if self.has_focus else ""
         title = " ─ ".join([focus + self.changes + self.name_in_title(), *filter(None, [self.note])])
-        room = self.outer_size.width - _FRAME_COLS
+        room = self.outer_size.width - 2 * BORDER_MARGIN_COLS
         readout = _shortened(self.summary(measured), room) if cursor is None else measured.readout(cursor)
         has_room = bool(self.styles.border_bottom[0])
         has_name = any(curve.name == chart.quantity.name for curve in chart.curves)

@@ -27,7 +27,7 @@ from esper.sanctum.view import ViewState
 Row: TypeAlias = list[Segment]
 """A styled line, as wide as the panel's content."""
 
-_BORDER_MARGIN_COLS = 3
+BORDER_MARGIN_COLS = 3
 """Columns at each end of a border that stay free of text."""
 _REVERSED_ROLES = frozenset({"bad", "error", "outlier", *(f"rank{rank}" for rank in range(1, 6))})
 """Roles in reverse video, in which a space is visible."""
@@ -259,7 +259,7 @@ class Panel(Widget):
                 rule = Content.styled("─" * (room - subtitle.cell_length - 2), "$rule")
                 title = title.append(rule).append(" ").append(subtitle).append(" ")
         else:  # a truncated number would read as a different number
-            subtitle = Content(_whole_items(self.panel_subtitle or "", self.outer_size.width - 2 * _BORDER_MARGIN_COLS))
+            subtitle = Content(_whole_items(self.panel_subtitle or "", self.outer_size.width - 2 * BORDER_MARGIN_COLS))
         self._writes_border = True
         self.border_title, self.border_subtitle = title or None, subtitle or None
         self._writes_border = False
