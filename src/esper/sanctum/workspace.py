@@ -126,7 +126,7 @@ class Workspace:
         self._listed: list[RunInfo] = []
         self._by_name: dict[str, RunInfo] = {}
         self._settings: dict[str, dict[str, str]] = {}
-        """Values by which each run of a study differs from its others. Keyed by run."""
+        """Settings that differ between the runs of a study, as text. Keyed by run and by short name."""
         self._groups: tuple[Hashable, list[ShownGroup]] = (None, [])
         self._curves: dict[tuple[str, str, bool], list[GroupCurve]] = {}
         """Curves of all groups, for `_curves_key`. Keyed by curve, x axis, and whether they are differences."""

@@ -244,7 +244,7 @@ def is_descending(key: str, scale: ScoreScale = PERCENT) -> bool:
     """Return True if the order of a sort key begins with the largest value, unless it is reversed.
 
     Args:
-        scale: Scale of the scores, of which the best is the first.
+        scale: Scale of the scores. An order by score begins with the best one.
     """
     measure = listed_measures().get(key)
     return key in _TIME_KEYS or (measure is not None and (measure.unit != "score" or scale.best == "high"))

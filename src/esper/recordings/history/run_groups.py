@@ -142,7 +142,7 @@ def _telling_keys(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) -> l
 
 
 def _by_distinction(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys in an order of which as few as possible tell the groups apart, because labels are cut."""
+    """Return the keys in a new order: those that tell the most groups apart come first, because labels are cut."""
     order: list[str] = []
     rest = list(keys)
 
@@ -156,7 +156,7 @@ def _by_distinction(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) ->
 
 
 def study_settings(runs: Iterable[RunInfo]) -> dict[str, dict[str, str]]:
-    """Return the values by which each run of a study differs from others of it, keyed by run and by short name."""
+    """Return the settings that differ between the runs of a study, as text, keyed by run and by short name."""
     studies: dict[str, list[RunInfo]] = {}
     for run in runs:
         if run.study:

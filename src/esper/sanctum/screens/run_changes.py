@@ -33,7 +33,7 @@ class RunChangesScreen(WorkspaceBase):
     """Base class of the workspace screen, with the actions on the highlighted run and on the shown ones."""
 
     def action_baseline(self) -> None:
-        """Make the highlighted run the baseline, or no longer, and say what is written."""
+        """Make the highlighted run the baseline, or no longer, and name the tag that is written or removed."""
         run = self.workspace.highlighted
         self._change(self.workspace.toggle_baseline)
         changed = self.workspace.highlighted
