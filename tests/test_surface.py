@@ -69,6 +69,7 @@ OPTIONS = {
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --group-by --json",
     "export": "--help --telemetry-dir --to --out --per-env",
+    "query": "--help --telemetry-dir --json --csv --max-rows --max-seconds",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--devices --plantings --figure --json",
     "sweep": "--help --dry-run --jobs --storage --results --best --json --telemetry-dir",
@@ -96,7 +97,7 @@ PYTHON = {
     "HarvestError Loss NonLearningAgent Op Optimizer PerSample ReadError RecordedRun RecordingError RunFailedError SGD "
     "Schedule Setting Slot SlotSite Splits Task TaskError TaskReport TrainedRun WAITING accuracy advance_action "
     "blueprint check constant cooldown cosine cross_entropy germinate_action grow load_grown no_decay one_cycle "
-    "over_split read_run starts_at_zero train what_if",
+    "over_split query read_run starts_at_zero train what_if",
     "RecordedRun": "config curves decisions events name notices plot search table",
     "RecordedDecision": "round step env op target choices probability",
     "TrainedRun": "directory status rounds score",

@@ -2,6 +2,7 @@ from .api.functions import TrainedRun as TrainedRun
 from .api.functions import grow as grow
 from .api.functions import train as train
 from .api.functions import what_if as what_if
+from .api.query import query as query
 from .api.recorded_run import RecordedRun as RecordedRun
 from .api.recorded_run import read_run as read_run
 from .api.task_report import TaskReport as TaskReport

@@ -74,6 +74,8 @@ def test_text_of_a_recording_is_printed_without_control_characters(
         ["checkpoints", run],
         ["checkpoints", other],
         ["export", other, "--to", "csv"],
+        ["query", "select * from runs, anomalies", "--telemetry-dir", str(runs[0].parent)],
+        ["query", HOSTILE, "--telemetry-dir", str(runs[0].parent), "--csv"],
         ["show", other, "--json"],
         ["runs", "--telemetry-dir", str(runs[0].parent), "--json"],
         ["attach", other],

@@ -1,1 +1,1 @@
-"""The Python interface: train, grow, simulate, read a run, check a task. `import esper` offers it."""
+"""The Python interface: train, grow, simulate, read a run, query all, check a task. `import esper` offers it."""

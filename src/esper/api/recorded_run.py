@@ -20,12 +20,12 @@ from esper.recordings.files.segments import ReadError
 from esper.recordings.history.curves import Point, RunCurves, split_name
 from esper.recordings.history.history import open_history
 from esper.recordings.history.summary import RunSummary
-from esper.recordings.history.tables import TABLES, ColumnType, Row, Table
+from esper.recordings.history.tables import TABLES, ColumnType, Row, Table, event_rows
 
 EventT = TypeVar("EventT", bound=ev.Event)
 
 FRAME_LIBRARIES = ("polars", "pandas")
-"""Libraries whose data frames `RecordedRun.table` returns; the first that is installed."""
+"""Libraries whose data frames `RecordedRun.table` and `query` return; the first that is installed."""
 
 
 class RecordedDecision(NamedTuple):
@@ -201,18 +201,8 @@ class RecordedRun:
         tables = {table.name: table for table in TABLES}
         if name not in tables:
             raise KeyError(f"{name!r} is not a table; {suggest(name, tables)}")
-        library = next((library for library in FRAME_LIBRARIES if find_spec(library)), None)
-        if library is None:
-            raise ImportError(f"a data frame needs {' or '.join(FRAME_LIBRARIES)}; install one of them")
-        table, started = tables[name], self._history.state_at(self._history.length).started
-        slots = started.slot_names if started else []
-        rows = [
-            row
-            for event in self._history.events()
-            if isinstance(event, tuple(table.events))
-            for row in table.rows(self.name, event, slots)
-        ]
-        return _data_frame(library, table, rows)
+        library = find_frame_library()
+        return _data_frame(library, tables[name], list(event_rows(tables[name], self._history, self.name)))
 
     def __str__(self) -> str:
         return "\n".join(summary_table(self.summary).lines())
@@ -237,6 +227,14 @@ def read_run(run: str | Path = "last", telemetry_dir: str | Path = "telemetry") 
         ConfigError: It has no events yet.
     """
     return RecordedRun(resolve_run(str(run), Path(telemetry_dir)))
+
+
+def find_frame_library() -> str:
+    """Return the library whose data frames are returned. Raises ImportError if none is installed."""
+    library = next((library for library in FRAME_LIBRARIES if find_spec(library)), None)
+    if library is None:
+        raise ImportError(f"a data frame needs {' or '.join(FRAME_LIBRARIES)}; install one of them")
+    return library
 
 
 def _data_frame(library: str, table: Table, rows: Sequence[Row]) -> Any:

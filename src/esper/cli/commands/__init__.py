@@ -11,6 +11,7 @@ COMMANDS = {
     "show": "show:run",
     "compare": "compare:run",
     "export": "export:run",
+    "query": "query:run",
     "evaluate": "evaluate:run",
     "whatif": "whatif:run",
     "sweep": "sweep:run",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 from esper.recordings import events as ev
 from esper.recordings.events.codec import encode_json
+from esper.recordings.history.arrow import arrow_batch, arrow_schema
 from esper.recordings.history.history import History
 from esper.recordings.history.tables import TABLES, Column, ColumnType, Row, Table, keys_without_column
 
@@ -116,21 +117,11 @@ def _open_parquet(table: Table, path: Path) -> Generator[_WriteRows]:
     Values that were not measured are null. Columns of numbers have no statistics: the minimum and maximum leave NaN
     out, and readers skip row groups by them, so that a query for NaN would find nothing.
     """
-    # Imported by name, because pyarrow has no type annotations.
-    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    types = {
-        ColumnType.TEXT: pyarrow.string(),
-        ColumnType.TEXTS: pyarrow.list_(pyarrow.string()),
-        ColumnType.INTEGER: pyarrow.int64(),
-        ColumnType.NUMBER: pyarrow.float64(),
-        ColumnType.FLAG: pyarrow.bool_(),
-        ColumnType.TIME: pyarrow.timestamp("us", tz="UTC"),
-    }
-    schema = pyarrow.schema([(column.name, types[column.type]) for column in table.columns])
+    parquet = import_module("pyarrow.parquet")  # imported by name, because pyarrow has no type annotations
+    schema = arrow_schema(table.columns)
 
     def write(rows: Sequence[Row]) -> None:
-        columns = [pyarrow.array(column.values(rows), types[column.type]) for column in table.columns]
-        writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+        writer.write_batch(arrow_batch(table.columns, rows))
 
     with parquet.ParquetWriter(
         path,

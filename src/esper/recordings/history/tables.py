@@ -19,6 +19,7 @@ from esper.common.domain import HEADS, Op
 from esper.common.intervals import IntervalEstimate
 from esper.recordings import events as ev
 from esper.recordings.events.codec import encode_json
+from esper.recordings.history.history import History
 
 
 class ColumnType(StrEnum):
@@ -96,42 +97,43 @@ _CHOICE_TYPES = {
     "alpha_target": (ColumnType.NUMBER, float),
 }
 """Type of the choices of a head that are numbers; those of the other heads are names."""
-_TIMES = frozenset({"time", "written"})
+_TIMES = frozenset({"time", "written", "started"})
 """Fields that are a moment."""
 _END_OF_DATES = 253_402_300_800.0
 """Start of the year 10000, in seconds since the epoch."""
 _RENAMED = {"where": "subject"}
 """Columns of fields whose name is a keyword of SQL."""
-_SCALARS: Mapping[type[inspect.Type], ColumnType] = {
+SCALARS: Mapping[type[inspect.Type], ColumnType] = {
     inspect.StrType: ColumnType.TEXT,
     inspect.LiteralType: ColumnType.TEXT,
     inspect.IntType: ColumnType.INTEGER,
     inspect.FloatType: ColumnType.NUMBER,
     inspect.BoolType: ColumnType.FLAG,
 }
+"""Column type of each scalar type."""
 
 
-def _columns_of(kind: type[msgspec.Struct], source: str) -> Iterator[Column]:
+def columns_of(kind: type[msgspec.Struct], source: str = "event") -> Iterator[Column]:
     """Yield the columns of the fields of a struct that are in the table of the struct itself.
 
     Args:
-        kind: The struct: an event or an entry.
+        kind: The struct: an event, an entry, or another one in the place of an event.
         source: Its field of `Row`.
     """
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     for field in info.fields:
         name, read = _RENAMED.get(field.name, field.name), _field(f"{source}.{field.name}")
-        match _without_none(field.type):
+        match measured_type(field.type):
             case inspect.FloatType() if name in _TIMES:
                 yield Column(name, ColumnType.TIME, _moment(read))
-            case scalar if type(scalar) in _SCALARS:
-                yield Column(name, _SCALARS[type(scalar)], read)
+            case scalar if type(scalar) in SCALARS:
+                yield Column(name, SCALARS[type(scalar)], read)
             case _ if name == "overflows_by_owner":
                 yield Column("overflows_host", ColumnType.INTEGER, _at(read, "host"))
             case _ if name in _PARTS:
                 pass
-            case inspect.ListType(item_type=inspect.StrType()):
+            case inspect.ListType(item_type=inspect.StrType()) | inspect.VarTupleType(item_type=inspect.StrType()):
                 yield Column(name, ColumnType.TEXTS, read)
             case inspect.StructType(cls=entry) if entry is IntervalEstimate:
                 yield from _columns_of_entry(name, entry, read, name)
@@ -140,7 +142,7 @@ def _columns_of(kind: type[msgspec.Struct], source: str) -> Iterator[Column]:
                     yield from _columns_of_entry(f"{name}_{key}", entry, _at(read, key), key)
             case inspect.DictType(value_type=value_type) if name in KEYS:
                 for key in KEYS[name]:
-                    yield Column(f"{name}_{key.replace('-', '_')}", _SCALARS[type(value_type)], _at(read, key))
+                    yield Column(f"{name}_{key.replace('-', '_')}", SCALARS[type(value_type)], _at(read, key))
             case inspect.DictType() | inspect.ListType() | inspect.StructType():
                 yield Column(name, ColumnType.TEXT, _as_json(read))
             case other:
@@ -185,22 +187,25 @@ def _as_json(read: Values) -> Values:
     return lambda rows: [None if value is None else encode_json(value).decode() for value in read(rows)]
 
 
-def _without_none(kind: inspect.Type) -> inspect.Type:
-    """Return the type of a value that was measured."""
+def measured_type(kind: inspect.Type) -> inspect.Type:
+    """Return the type of a value that was measured, without its annotations."""
+    if isinstance(kind, inspect.Metadata):
+        return measured_type(kind.type)
     if isinstance(kind, inspect.UnionType):
         (kind,) = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
     return kind
 
 
-_RUN = Column("run", ColumnType.TEXT, _field("run"))
+RUN = Column("run", ColumnType.TEXT, _field("run"))
+"""Column of the name of the run."""
 _NAME = _field("name")
 _ENTRY = _field("entry")
 _STEP = ("round", "step", "env")
 
 
 def _event_columns(event: type[ev.Event]) -> Iterator[Column]:
-    yield _RUN
-    yield from (column for column in _columns_of(event, "event") if column.name != _RUN.name)
+    yield RUN
+    yield from (column for column in columns_of(event) if column.name != RUN.name)
 
 
 def _key_columns(event: type[ev.Event], *keys: str) -> list[Column]:
@@ -240,7 +245,7 @@ TABLES = (
         [
             *_key_columns(ev.EnvStepped, *_STEP),
             Column("slot", ColumnType.TEXT, _NAME),
-            *_columns_of(ev.SlotReading, "entry"),
+            *columns_of(ev.SlotReading, "entry"),
             Column("overflows", ColumnType.INTEGER, _overflows_of_slot),
         ],
         _slots_of,
@@ -271,13 +276,27 @@ TABLES = (
         [
             *_key_columns(ev.GateRefused, *_STEP, "slot", "gate"),
             Column("opened", ColumnType.FLAG, _is_opened),
-            *_columns_of(ev.GateCheck, "entry"),
+            *columns_of(ev.GateCheck, "entry"),
         ],
         _checks_of,
     ),
 )
 """All tables."""
 _KEYED = {kind: KEYS.keys() & set(kind.__struct_fields__) for kind in get_args(ev.AnyEvent)}
+
+
+def event_rows(table: Table, history: History, run: str) -> Iterator[Row]:
+    """Yield the rows of a recording in a table of events.
+
+    Args:
+        history: Recording, completely read.
+        run: Name of the run.
+    """
+    started = history.state_at(history.length).started
+    slots = started.slot_names if started else []
+    for event in history.events():
+        if isinstance(event, tuple(table.events)):
+            yield from table.rows(run, event, slots)
 
 
 def keys_without_column(event: ev.AnyEvent) -> set[str]:

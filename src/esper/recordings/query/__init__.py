@@ -1,0 +1,1 @@
+"""SQL over all runs of a telemetry directory."""
