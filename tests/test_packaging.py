@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from esper.cli.assistant import PAGES
 from esper.common.domain import VERSION
 from esper.studies.harvest.structure import CARD_FILE, PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE
 
@@ -68,7 +69,8 @@ def test_wheel_contains_data_files(wheel: Path) -> None:
         if path.is_file() and path.suffix != ".pyc"
     }
     assert {"esper/py.typed", "esper/networks/tasks/data/digits.npz", "esper/sanctum/sanctum.tcss"} <= source
-    assert {*themes, *demos, *source} <= files
+    pages = {f"esper/docs/{page}.md" for page in PAGES}
+    assert {*themes, *demos, *pages, *source} <= files
     assert "CC BY 4.0" in licence
     assert not [
         file for file in files if file.startswith(("tests/", "benchmarks/", "research/")) or file.endswith(".pyc")

@@ -69,6 +69,7 @@ OPTIONS = {
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --group-by --json",
     "export": "--help --telemetry-dir --to --out --per-env",
+    "mcp": "--help --telemetry-dir --task",
     "query": "--help --telemetry-dir --json --csv --max-rows --max-seconds",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--devices --plantings --figure --json",

@@ -79,6 +79,7 @@ def test_text_of_a_recording_is_printed_without_control_characters(
         ["show", other, "--json"],
         ["runs", "--telemetry-dir", str(runs[0].parent), "--json"],
         ["attach", other],
+        ["mcp", "--telemetry-dir", other + "x"],
         ["demo", other],
         ["serve", "--host", HOSTILE],
         ["grow", "--task", HOSTILE, "--telemetry-dir", other],

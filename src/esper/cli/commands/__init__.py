@@ -12,6 +12,7 @@ COMMANDS = {
     "compare": "compare:run",
     "export": "export:run",
     "query": "query:run",
+    "mcp": "mcp:run",
     "evaluate": "evaluate:run",
     "whatif": "whatif:run",
     "sweep": "sweep:run",

@@ -35,14 +35,15 @@ class EffectStore:
 
     Args:
         recording: Run directory, or one file of events.
+        in_cache: Let all results go to the user's cache.
     """
 
-    def __init__(self, recording: Path) -> None:
+    def __init__(self, recording: Path, *, in_cache: bool = False) -> None:
         directory = recording if recording.is_dir() else recording.parent
         name = hashlib.blake2b(os.fsencode(recording.resolve()), digest_size=8).hexdigest()
         self._paths = directory / RESULTS_FILE, user_cache_path("esper-sanctum") / "what-if" / f"{name}.jsonl"
         self._directory: RunDirectory | None = None
-        if not is_shipped(directory):
+        if not (in_cache or is_shipped(directory)):
             with suppress(OSError):
                 self._directory = RunDirectory(directory)
         self._sizes: dict[Path, int] = {}

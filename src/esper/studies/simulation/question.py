@@ -78,6 +78,7 @@ class Inquiry:
 
     Args:
         telemetry_dir: Directory of the runs.
+        in_cache: Store the results in the user's cache instead of beside the run.
 
     Raises:
         ConfigError: The question does not fit the recording, or the task must be named.
@@ -87,7 +88,7 @@ class Inquiry:
         OSError: The stored results cannot be read.
     """
 
-    def __init__(self, question: Question, telemetry_dir: Path) -> None:
+    def __init__(self, question: Question, telemetry_dir: Path, *, in_cache: bool = False) -> None:
         check_question(question)
         self._question = question
         self._path = resolve_run(question.run, telemetry_dir)
@@ -108,6 +109,7 @@ class Inquiry:
             task_reference=question.task,
             devices=question.devices,
             telemetry_dir=telemetry_dir,
+            in_cache=in_cache,
         )
 
     @property

@@ -32,6 +32,7 @@ class RecordingSimulator:
         task_reference: Reference of the task; must be given if it is the user's own code.
         devices: Devices of the lanes; `auto`: those of the kind on which the first episode was recorded.
         telemetry_dir: Directory of the runs whose policies can follow a change.
+        in_cache: Store the results in the user's cache instead of beside the run.
 
     Attributes:
         results: Known results of each episode, in the order of the episodes. `simulate` adds to them.
@@ -52,6 +53,7 @@ class RecordingSimulator:
         task_reference: str | None = None,
         devices: Sequence[str] = ("auto",),
         telemetry_dir: Path,
+        in_cache: bool = False,
     ) -> None:
         first, _ = episodes[0]
         config = first.config
@@ -59,7 +61,7 @@ class RecordingSimulator:
         num_plays = sum(1 + len(changes) for _, changes in episodes) * (1 + repeats)
         lanes = _choose_lanes(devices, first.started.lanes[first.env])[: max(1, num_plays // 2)]
         self._simulator = Simulator(config, prepared, lanes, num_plays, telemetry_dir)
-        self._store = EffectStore(recording)
+        self._store = EffectStore(recording, in_cache=in_cache)
         known = self._store.read()
         self.results = [results_by_software(episode, known, self._simulator.software) for episode, _ in episodes]
         self._jobs = [
