@@ -72,6 +72,9 @@ async def test_go_to_accepts_valid_and_refuses_unknown_moments(tmp_path: Path) -
         app.screen.query_one(Input).value = "step:7"
         await press(pilot, "enter")
         assert (app.source.state.round, app.source.state.step) == (2, 2)
+        for text, moment in (("r1", (1, 5)), ("3", (3, 5)), ("round 2", (2, 5)), ("2:2", (2, 2))):
+            await press(pilot, "g", *text, "enter")
+            assert (app.source.state.round, app.source.state.step) == moment
         await pilot.press("g", "escape")
         assert app.source.state.step == 2
         assert not playback.playing
@@ -95,7 +98,7 @@ async def test_playhead_can_be_dragged(tmp_path: Path) -> None:
 async def test_cancelled_go_to_stays_in_the_present(tmp_path: Path) -> None:
     app, _ = live(RUN[:HALF], recorded_in=tmp_path)
     async with opened(app, size=(80, 24)) as pilot:
-        await pilot.press("g", *"12:30", "enter")
+        await pilot.press("g", *"12:30:00", "enter")
         hint = app.screen.query_one("#hint", Static)
         await settle(pilot)
         assert hint.size.height > 1  # it is wrapped

@@ -67,7 +67,7 @@ def test_replay_narrate_prints_history_from_a_moment(tmp_path: Path, capsys: pyt
 
     assert main(["replay", "a", "--narrate", "all", "--telemetry-dir", str(tmp_path)]) == 0
     whole = capsys.readouterr()
-    assert main(["replay", "a", "--narrate", "all", "--at", "round:2", "--telemetry-dir", str(tmp_path)]) == 0
+    assert main(["replay", "a", "--narrate", "all", "--at", "2:1", "--telemetry-dir", str(tmp_path)]) == 0
     later = capsys.readouterr()
 
     assert whole.err == later.err == ""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.recordings import events as ev
-from esper.recordings.history.address import MomentError, parse_moment
+from esper.recordings.history.address import MomentError, find_moment, parse_moment
 from esper.recordings.history.history import History, open_history
 from tests.factory import example_run
 from tests.recordings.files.recordings import fold, recording, write_segment
@@ -34,8 +34,10 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("round:1", STEPS[0]),
-        ("round:2", STEPS[5]),
+        *((text, STEPS[4]) for text in ("round:1", "round 1", "Round 1", "r1", "R 1", "1")),
+        ("round:2", STEPS[9]),
+        ("1:1", STEPS[0]),
+        ("2:3", STEPS[7]),
         ("step:1", STEPS[0]),
         ("step:7", STEPS[6]),
         ("event:50", 50),
@@ -45,9 +47,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
         ("90s", 2),
         ("1h20m", 81),
         (" 1h0m30.5s ", 61),
-        ("12:30", 0),  # the minute of the start
+        ("12:30:00", 0),  # the minute of the start
         ("12:31:20", 2),
-        ("13:00", 30),
+        ("13:00:00", 30),
         ("100%", len(RUN)),
         ("50%", len(RUN) // 2 + 1),
     ],
@@ -59,16 +61,18 @@ def test_moments_accept_common_spellings(history: History, text: str, position: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' is not a moment; expected round:14"),
+        ("", "'' is not a moment; expected 8 or round:8"),
         ("noon", "'noon' is not a moment"),
         ("140%", "'140%' is not a moment"),
         ("round:0", "round:0 is not in this recording; it has round:1 to round:2"),
+        ("3:1", "round:3 is not in this recording; it has round:1 to round:2"),
+        ("2:6", "round 2 has no step 6, only 1 to 5; a time of day has seconds: 2:06:00"),
         ("step:11", "it has step:1 to step:10"),
         ("event:1000", f"it has event:1 to event:{len(RUN)}"),
         ("anomaly:4", "anomaly:4 is not in this recording; it has anomaly:1 to anomaly:2"),
         ("9h", "9h is after the end of this recording, which lasts 1:46:00"),
-        ("25:00", "25:00 is not a time of day"),
-        ("12:29", "12:29 is not in this recording, which lasts from 12:30:20 to 14:16:20"),
+        ("25:00:00", "25:00:00 is not a time of day"),
+        ("12:29:00", "12:29:00 is not in this recording, which lasts from 12:30:20 to 14:16:20"),
     ],
 )
 def test_invalid_moment_is_refused(history: History, text: str, message: str) -> None:
@@ -76,7 +80,7 @@ def test_invalid_moment_is_refused(history: History, text: str, message: str) ->
         parse_moment(text, history)
 
 
-@given(text=st.text(max_size=12) | st.from_regex(r"(round|step|event|anomaly):\d{1,4}|\d{0,3}h?\d{0,3}m?\d{0,3}s?"))
+@given(text=st.text(max_size=12) | st.from_regex(r"(round|step|event|anomaly)[: ]\d{1,4}|r?\d{1,4}|\d{1,3}:\d{1,3}|\d{0,3}h?\d{0,3}m?\d{0,3}s?"))
 def test_any_text_is_a_position_or_refused(history: History, text: str) -> None:
     with contextlib.suppress(MomentError):
         assert 0 <= parse_moment(text, history) <= history.length
@@ -96,7 +100,7 @@ def test_time_of_day_in_a_gap_is_the_resume(tmp_path: Path) -> None:
 
     write_segment(directory, 2, recording(later, fold(RUN[:20])))
     history = open_history(directory)
-    assert parse_moment("13:30", history) == 20
+    assert parse_moment("13:30:00", history) == 20
     assert parse_moment("14:50:20", history) == 21
 
 
@@ -112,6 +116,18 @@ def test_round_without_steps_is_its_start(tmp_path: Path) -> None:
     assert history.state_at(starts[1]).round == 2
 
 
+def test_round_that_is_half_read_is_waited_for(tmp_path: Path) -> None:
+    """The end of a round is known once the next one has begun, or all was read."""
+    file = write_segment(tmp_path, 1, recording(RUN[: STEPS[2]]))
+    history = open_history(file)
+    assert parse_moment("1", history) == STEPS[2]
+    file.write_bytes(recording(RUN))
+    history.poll(0.0)
+    assert history.is_fully_read or find_moment("2", history) is None
+    history.poll()
+    assert parse_moment("1", history) == STEPS[4]
+
+
 def test_damaged_line_keeps_later_numbers(tmp_path: Path) -> None:
     second_step, second_round = STEPS[1], next(e.seq for e in RUN if isinstance(e, ev.RoundStarted) and e.round == 2)
     history = open_history(write_segment(tmp_path, 1, recording(without(second_step, second_round))))
@@ -122,7 +138,7 @@ def test_damaged_line_keeps_later_numbers(tmp_path: Path) -> None:
     assert parse_moment("step:1", history) == STEPS[0]
     assert parse_moment("step:3", history) == STEPS[2] - 1
     assert parse_moment("step:10", history) == STEPS[9] - 2
-    assert parse_moment("round:1", history) == STEPS[0]
+    assert parse_moment("1:1", history) == STEPS[0]
     for lost in ("step:2", f"event:{second_step}"):
         with pytest.raises(MomentError, match=f"{lost} is not in this recording; its line is damaged or missing"):
             parse_moment(lost, history)

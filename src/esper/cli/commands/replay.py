@@ -30,7 +30,7 @@ MOMENT_READ_S = 0.3
 """The same with `--at`, so that the first frame shows the moment of a short recording, and refuses a missing one."""
 ADDRESS_HELP = (
     "FILE_OR_RUN may be an address copied in the dashboard (default key: Y): 'RUN#step=812&env=17&view=overview'. "
-    "A time of day such as 12:30 is local time; if the recording contains it more than once, the first is used."
+    "A time of day such as 12:30:00 is local time; if the recording contains it more than once, the first is used."
 )
 
 
@@ -71,7 +71,7 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
     parser.add_argument(
         "--at",
         metavar="MOMENT",
-        help="moment to start at: round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30, 40%%",
+        help="moment to start at: round:8 (its end), 8:12 (its step 12), step:812, event:1234, anomaly:1, 1h20m, 12:30:00, 40%%",
     )
     parser.add_argument(
         "--speed",

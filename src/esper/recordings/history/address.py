@@ -1,9 +1,9 @@
-"""Moments and views as people type them: `round:14`, `1h20m`, `RUN#step=812&env=17`."""
+"""Moments and views as people type them: `14`, `8:12`, `1h20m`, `RUN#step=812&env=17`."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from esper.common.configuration.config import ConfigError
+from esper.common.domain import StepNumber
 from esper.common.formatting import suggest
 from esper.recordings.history.history import History
 
@@ -77,12 +78,15 @@ def parse_address(text: str) -> ViewAddress:
     return ViewAddress(unquote(run), moment, int(found["env"]) if "env" in found else None, found.get("view"))
 
 
-MOMENT_FORMATS = "round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30 or 40%"
+MOMENT_FORMATS = (
+    "8 or round:8 (its end), 8:12 (its step 12), step:812, event:1234, anomaly:1, 1h20m, 12:30:00 or 40%"
+)
 """Accepted forms of a moment, for messages."""
 
-_COUNTED = re.compile(r"(round|step|event|anomaly):(\d{1,15})")
+_COUNTED = re.compile(r"(round|step|event|anomaly)[: ]\s*(\d{1,15})|(?:r\s*)?(\d{1,15})", re.IGNORECASE)
+_STEP_OF_ROUND = re.compile(r"(\d{1,15}):(\d{1,15})")
 _DURATION = re.compile(r"(?=\d)(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?")
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2})")
 _PERCENTAGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)%")
 
 
@@ -106,23 +110,23 @@ def parse_moment(text: str, history: History) -> int:
     """Return the position of a moment in a history.
 
     Args:
-        text: `round:N`, the end of the first step of that round; `step:N`, the end of the N-th step of the run;
-            `event:N`, the N-th event of the run, which may stand within a step; `anomaly:N`, the end of the step of the
-            N-th anomaly of the recording; a recorded time since the start, such as `1h20m` or `90s`; a local time of
-            day, such as `12:30` or `12:30:15`, where the first one in the recording counts; or a percentage of the
-            recorded time, such as `40%`. Rounds, steps and events are numbered from the start of the run, even if the
-            recording starts later.
+        text: `round:N`, `round N`, `rN` or `N`, the end of the last step of that round; `N:M`, the end of its step M;
+            `step:N`, the end of the N-th step of the run; `event:N`, the N-th event of the run, which may stand within
+            a step; `anomaly:N`, the end of the step of the N-th anomaly of the recording; a recorded time since the
+            start, such as `1h20m` or `90s`; a local time of day, such as `12:30:15`, where the first one in the
+            recording counts; or a percentage of the recorded time, such as `40%`. Rounds, steps and events are numbered
+            from the start of the run, even if the recording starts later.
         history: Recording.
 
     Raises:
         MomentError: The text is invalid, or the recording does not contain the moment.
     """
     text = text.strip()
-    if match := _COUNTED.fullmatch(text):
-        position = position_of_number(match[1], int(match[2]), history)
-        if match[1] == "round":  # until the end of its first step, a round shows nothing
-            return history.next_step_end(position + 1) or position + 1
-        return position
+    if counted := _parse_counted(text):
+        key, number = counted
+        return _end_of_round(number, history) if key == "round" else position_of_number(key, number, history)
+    if match := _STEP_OF_ROUND.fullmatch(text):
+        return _step_of_round(int(match[1]), int(match[2]), history)
     if match := _DURATION.fullmatch(text):
         hours, minutes, seconds = (float(part or 0) for part in match.groups())
         elapsed = 3600 * hours + 60 * minutes + seconds
@@ -158,9 +162,15 @@ def find_moment(text: str, history: History) -> Moment | None:
         last_step = history.steps[-1] if history.steps else 0  # the step of a later position has not ended yet
         if needs_end or position > last_step or history.is_undone(position):
             return None
-    match = _COUNTED.fullmatch(text.strip())
-    mark = history.marks.nth_anomaly(int(match[2])) if match is not None and match[1] == "anomaly" else None
+    key, number = _parse_counted(text.strip()) or ("", 0)
+    mark = history.marks.nth_anomaly(number) if key == "anomaly" else None
     return Moment(position, mark.env if mark is not None else None)
+
+
+def _parse_counted(text: str) -> tuple[str, int] | None:
+    """Return key and number of a numbered moment; a number without a key is that of a round. None for other texts."""
+    match = _COUNTED.fullmatch(text)
+    return ((match[1] or "round").lower(), int(match[2] or match[3])) if match else None
 
 
 def position_of_number(key: str, number: int, history: History) -> int:
@@ -198,6 +208,27 @@ def position_of_number(key: str, number: int, history: History) -> int:
     raise MissingMomentError(f"{key}:{number} is not in this recording; it has {key}:{first} to {key}:{last}")
 
 
+def _end_of_round(number: int, history: History) -> int:
+    """Return the end of the last step of a round, or of its last step so far; its start if no step has ended."""
+    start = position_of_number("round", number, history)
+    after = bisect_right(history.rounds, start)
+    if after == len(history.rounds) and not history.is_fully_read:
+        raise MissingMomentError(f"the end of round {number} was not read yet")
+    stop = history.rounds[after] if after < len(history.rounds) else history.length
+    last = bisect_right(history.steps, stop) - 1
+    return history.steps[last] if last >= 0 and history.steps[last] > start else start + 1
+
+
+def _step_of_round(round_: int, step: int, history: History) -> int:
+    """Return the end of a step, counted from the start of its round."""
+    started = history.state_at(min(history.length, 1)).started
+    if started is not None and not 1 <= step <= started.steps:
+        time = f"; a time of day has seconds: {round_}:{step:02d}:00"
+        raise MomentError(f"round {round_} has no step {step}, only 1 to {started.steps}{time}")
+    position_of_number("round", round_, history)  # raises an error about the round, if that is missing
+    return position_of_number("step", StepNumber(round_, step).steps_done(started.steps if started else 0), history)
+
+
 _NUMBERED: dict[str, tuple[Callable[[History], Sequence[int]], Callable[[History, int], int]]] = {
     "round": (lambda history: history.rounds, lambda history, position: history.state_at(position + 1).round),
     "step": (lambda history: history.steps, lambda history, position: history.state_at(position).steps_done),
@@ -209,7 +240,7 @@ _NUMBERED: dict[str, tuple[Callable[[History], Sequence[int]], Callable[[History
 def _time_of_day(text: str, parts: list[int], history: History) -> int:
     hour, minute, second = parts
     if hour > 23 or minute > 59 or second > 59:
-        raise MomentError(f"{text} is not a time of day; expected 0:00 to 23:59:59")
+        raise MomentError(f"{text} is not a time of day; expected 0:00:00 to 23:59:59")
     start, end = history.start_time, history.end_time
     if start is None or end is None:
         raise MissingMomentError("this recording is empty")

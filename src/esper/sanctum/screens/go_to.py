@@ -36,8 +36,8 @@ class GoToDialog(Dialog[Moment]):
         """Yield the input, and a line for hints, progress and errors."""
         with Vertical(id="dialog"):
             yield Static("Go to", id="question")
-            yield Input(self._moment, placeholder=MOMENT_FORMATS)
-            yield Static("Enter go   Esc cancel", id="hint", markup=False)
+            yield Input(self._moment)
+            yield Static(f"{MOMENT_FORMATS}\nEnter go   Esc cancel", id="hint", markup=False)
 
     def on_mount(self) -> None:
         """Go to the initial moment."""
