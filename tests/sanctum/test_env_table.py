@@ -159,6 +159,24 @@ async def test_env_screen_is_opened_once() -> None:
         assert isinstance(app.focused, EnvTable)
 
 
+async def test_env_screen_follows_the_order_of_the_list() -> None:
+    app, session = live(small())
+    async with opened(app) as pilot:
+        await press(pilot, "o", *"/score>=30%", "enter")
+        assert rows(app) == [4, 1, 3, 0]
+        await press(pilot, "enter")
+        seen = [app.view.selected_env]
+        for key in "jjjjk":
+            await press(pilot, key)
+            seen.append(app.view.selected_env)
+        assert seen == [0, 0, 0, 0, 0, 3]
+        await emit(pilot, session, env_stepped(4, step=2, score=0.3))
+        await press(pilot, "k", "k")
+        assert app.view.selected_env == 4  # the order is that of the moment when the env was opened
+        await press(pilot, "escape", "w", "enter", "k")
+        assert app.view.selected_env == 3  # the map is ordered by number
+
+
 async def test_filter_applies_after_enter_and_previews_its_count() -> None:
     app, _ = live(small())
     async with opened(app) as pilot:

@@ -86,6 +86,8 @@ class ViewState:
     source: RunSource
     palette: Palette
     selected_env: int = 0
+    env_order: Sequence[int] = ()
+    """Envs in the order of the list that was drawn last, from which an env is opened; empty before the first."""
     env_filter: EnvFilter | None = None
     """Filter of the env table and the env heat map; None to show all envs."""
     charset: str = "braille"
@@ -269,8 +271,10 @@ class ViewState:
             self.selected_env = env
 
     def move(self, envs: int) -> None:
-        """Move the selection by this many envs, at most to the first or last env."""
-        self.selected_env = min(max(self.selected_env + envs, 0), max(len(self.source.state.envs) - 1, 0))
+        """Move the selection by this many envs in `env_order`, at most to its end; by number if it lacks the env."""
+        order = self.env_order if self.selected_env in self.env_order else range(len(self.source.state.envs))
+        if self.selected_env in order:
+            self.selected_env = order[min(max(order.index(self.selected_env) + envs, 0), len(order) - 1)]
 
 
 class ExplanationNeeded(Message):

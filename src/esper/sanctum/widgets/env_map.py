@@ -183,6 +183,7 @@ class EnvMap(Panel, can_focus=True):
         self._write_titles(standings, metric)
         severities = self.view.severity_by_env()
         shown = self.view.env_filter.matching(self.state, severities) if self.view.env_filter else range(len(envs))
+        self.view.env_order = [env for row in grid.rows for env in row.envs if env in shown]
         lines: list[Line] = []
         for row in grid.rows[self._top :]:
             if len(lines) >= room:

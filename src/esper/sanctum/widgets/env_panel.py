@@ -135,4 +135,5 @@ class EnvRowsPanel(RowList[int]):
         """Return the envs of `order` that fit into `room` rows. If the selected env is not in it, select the first."""
         if order and self.view.selected_env not in order:
             self.view.selected_env = order[0]
+        self.view.env_order = order
         return self.scroll_to_cursor(order, room)
