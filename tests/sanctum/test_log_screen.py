@@ -71,7 +71,7 @@ async def test_log_cursor_stays_on_its_line(tmp_path: Path) -> None:
 
         def selected() -> str:
             [line] = [line for line in shown_lines(log) if "▸" in line]
-            return line.split(maxsplit=1)[1]
+            return line.split(maxsplit=2)[2]
 
         await pilot.press("pageup", "up")
         before = selected()
@@ -118,6 +118,19 @@ async def test_equal_lines_of_a_step_are_grouped(tmp_path: Path) -> None:
         await pilot.press("down", "down", "enter")
         await until(pilot, lambda: app.view.selected_env == 1)
         assert playback.state.steps_done <= 1
+
+
+async def test_moment_of_a_line_leads_to_its_step(tmp_path: Path) -> None:
+    run = example_run()
+    app, _ = replay(run, tmp_path, at_end=True)
+    async with opened(app, "6", size=(120, 60)) as pilot:
+        lines = [line.replace("▸", "").split() for line in shown_lines(app.screen.query_one(LogList))]
+        moments = {" ".join(words[2:]): words[1] for words in lines}
+        update = next(text for text in moments if text.startswith("round 1 policy update"))
+        assert moments[update] == "1:5"  # the update follows the last step of its round
+        planted = [event for event in run if isinstance(event, ev.SeedMoved) and event.after == "germinated"]
+        await press(pilot, "g", *moments["+ 4 seeds planted"], "enter")
+        assert (app.source.state.round, app.source.state.step) == (planted[-1].round, planted[-1].step)
 
 
 async def test_lines_after_the_playhead_are_shown(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_log_panel_shows_latest_lines() -> None:
         ev.Logged(severity="info", text="\x1b[2J"),
     ]
     lines = drawn(LogPreview, stamp(run)).text.rstrip().splitlines()
-    assert lines[-2].split() == ["14:13:20", "▲", "the", "disk", "is", "nearly", "full"]
+    assert lines[-2].split() == ["14:13:20", "1:1", "▲", "the", "disk", "is", "nearly", "full"]
     assert "\x1b" not in lines[-1]
 
 

@@ -202,6 +202,12 @@ class ViewState:
         return MarkFilter(self.mark_group, frozenset(self.muted_rules))
 
     @property
+    def moment_cols(self) -> int:
+        """Number of columns for round and step of a log line, as in `8:12`."""
+        started = self.source.live_state.started
+        return len(f"{started.rounds}:{started.steps}") if started is not None else 0
+
+    @property
     def muted_note(self) -> str:
         """Number of muted rules in words; empty if none is."""
         return f"{pluralise(len(self.muted_rules), 'rule')} muted" if self.muted_rules else ""

@@ -80,7 +80,10 @@ def test_invalid_moment_is_refused(history: History, text: str, message: str) ->
         parse_moment(text, history)
 
 
-@given(text=st.text(max_size=12) | st.from_regex(r"(round|step|event|anomaly)[: ]\d{1,4}|r?\d{1,4}|\d{1,3}:\d{1,3}|\d{0,3}h?\d{0,3}m?\d{0,3}s?"))
+@given(
+    text=st.text(max_size=12)
+    | st.from_regex(r"(round|step|event|anomaly)[: ]\d{1,4}|r?\d{1,4}|\d{1,3}:\d{1,3}|\d{0,3}h?\d{0,3}m?\d{0,3}s?")
+)
 def test_any_text_is_a_position_or_refused(history: History, text: str) -> None:
     with contextlib.suppress(MomentError):
         assert 0 <= parse_moment(text, history) <= history.length

@@ -78,9 +78,7 @@ def parse_address(text: str) -> ViewAddress:
     return ViewAddress(unquote(run), moment, int(found["env"]) if "env" in found else None, found.get("view"))
 
 
-MOMENT_FORMATS = (
-    "8 or round:8 (its end), 8:12 (its step 12), step:812, event:1234, anomaly:1, 1h20m, 12:30:00 or 40%"
-)
+MOMENT_FORMATS = "8 or round:8 (its end), 8:12 (its step 12), step:812, event:1234, anomaly:1, 1h20m, 12:30:00 or 40%"
 """Accepted forms of a moment, for messages."""
 
 _COUNTED = re.compile(r"(round|step|event|anomaly)[: ]\s*(\d{1,15})|(?:r\s*)?(\d{1,15})", re.IGNORECASE)

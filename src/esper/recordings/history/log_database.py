@@ -80,7 +80,7 @@ class LogDatabase:
         """Number of times that the history has dropped lines, or read lines that are not in order."""
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
         self._connection.execute(
-            'CREATE TABLE lines (seq INTEGER PRIMARY KEY, time, severity, kind, text, env, "group", step, folded)'
+            'CREATE TABLE lines (seq INTEGER PRIMARY KEY, time, severity, kind, text, env, "group", step, moment, folded)'
         )  # the fields of LogLine, and the casefolded text if it differs
         weakref.finalize(self, self._connection.close)
 
@@ -158,7 +158,7 @@ class LogDatabase:
 
     def _insert(self, rows: list[tuple[Any, ...]]) -> None:
         with self._connection as connection:
-            connection.executemany("INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany("INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def _drop(self, begin: int, end: int) -> None:
         with self._connection as connection:
@@ -172,9 +172,10 @@ def _to_rows(lines: Iterable[LogLine]) -> list[tuple[Any, ...]]:
     """Return lines as rows of the table."""
     rows: list[tuple[Any, ...]] = []
     for line in lines:
-        seq, time, severity, kind, text, env, group, step = astuple(line)
+        seq, time, severity, kind, text, env, group, step, moment = astuple(line)
         if MIN_SEQ <= seq <= MAX_SEQ and MIN_SEQ <= step <= MAX_SEQ:
             folded = text.casefold()
             known_env = env if env is not None and 0 <= env < MAX_ENVS else None
-            rows.append((seq, time, severity, kind, text, known_env, group, step, None if folded == text else folded))
+            changed = None if folded == text else folded
+            rows.append((seq, time, severity, kind, text, known_env, group, step, moment, changed))
     return rows

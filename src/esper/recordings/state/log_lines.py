@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from esper.common.domain import StepNumber
 from esper.common.score_scale import PERCENT, ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.events.sentences import describe_event, describe_group
@@ -23,18 +24,22 @@ class LogLine(msgspec.Struct, kw_only=True, frozen=True):
     never grouped."""
     step: int = 0
     """Number of steps of the run that had ended before the event."""
+    moment: str = ""
+    """Round and step of the event, as in `8:12`; empty before the first round."""
 
 
-def make_log_line(event: ev.AnyEvent, step: int, scale: ScoreScale = PERCENT) -> LogLine | None:
+def make_log_line(event: ev.AnyEvent, step: int, moment: StepNumber, scale: ScoreScale = PERCENT) -> LogLine | None:
     """Return the log line of an event; None if the event is not logged.
 
     Args:
         step: Number of steps of the run that had ended before it.
+        moment: Round and step in progress, or ended last; of an event that names its own, these are used.
     """
     described = describe_event(event, scale)
     if described is None:
         return None
     severity, text = described
+    round_, number = getattr(event, "round", moment.round), getattr(event, "step", moment.step)
     return LogLine(
         seq=event.seq,
         time=event.time,
@@ -44,4 +49,5 @@ def make_log_line(event: ev.AnyEvent, step: int, scale: ScoreScale = PERCENT) ->
         env=getattr(event, "env", None),
         group=describe_group(event),
         step=step,
+        moment=f"{round_}:{max(number, 1)}" if round_ else "",
     )

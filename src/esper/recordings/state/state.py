@@ -169,10 +169,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.time = event.time
         kind = type(event)
         self._folds[kind](self, event)
-        if (
-            kind not in UNLOGGED_EVENTS
-            and (line := make_log_line(event, self.steps_done, self.score_scale)) is not None
-        ):
+        if kind in UNLOGGED_EVENTS:
+            return
+        moment = StepNumber(self.round, self.step + (self.working > 0))
+        if (line := make_log_line(event, self.steps_done, moment, self.score_scale)) is not None:
             append_bounded(self.log, line, MAX_LOG_LINES)
 
     @property

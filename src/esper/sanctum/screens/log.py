@@ -173,6 +173,7 @@ class LogList(RowList[int]):
         is_later = playhead is not None and entry.seq > playhead
         line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
         line.append(f"{format_time_of_day(entry.time)} ", "dim")
+        line.append(f"{strip_control(entry.moment):>{self.view.moment_cols}} ", "dim")
         line.append(SEVERITIES[entry.severity].glyph if entry.severity != "info" else " ", entry.severity).append(" ")
         line.append("  " if row.in_group else "" if row.num_lines == 1 else "- " if row.is_open else "+ ", "dim")
         role = "dim" if is_later else "normal" if entry.severity == "info" else "bright"

@@ -51,10 +51,10 @@ _MAX_BARE_LOG_ROWS = 3
 """Height up to which all rows of the log are for its lines, none for its title."""
 _WIDE_MEMORY_COLS = 52
 """Minimum width of the device panel for long labels and aligned sizes of a memory."""
-_LOG_TEXT_COLUMN = 12
-"""Column where the text of a log line starts, after the time and the severity glyph."""
+_LOG_FRAME_COLS, _LOG_TIME_COLS = 4, 9
+"""Columns for the severity glyph and gaps before the text of a log line, and for its time."""
 _NARROW_LOG_COLS, _NARROW_LOG_INDENT = 50, 3
-"""Width below which further rows of a log line are indented by only this many columns."""
+"""Width below which a log line has no time, and its further rows are indented by only this many columns."""
 _WRAP_CACHE_LINES = 512
 
 
@@ -348,19 +348,20 @@ class LogPreview(Panel):
         return lines[-size.height :]
 
     def _draw_row(self, log_row: LogRow, size: Size) -> list[Line]:
-        """Draw the time, a glyph for a warning or an error, and the wrapped text of a row of the log."""
+        """Draw the time, round and step, a glyph for a warning or an error, and the wrapped text of a row of the log."""
         lines: list[Line] = []
         entry, width = log_row.line, size.width
-        text = log_row.text
+        text, is_narrow = log_row.text, width < _NARROW_LOG_COLS
+        column = _LOG_FRAME_COLS + self.view.moment_cols + (0 if is_narrow else _LOG_TIME_COLS)
         if log_row.envs and size.height >= _ROWS_FOR_ENVS:
             envs = " ".join(f"{env:02d}" for env in log_row.envs)
-            text = ellipsise(f"{text}: env {envs}", 2 * (width - _LOG_TEXT_COLUMN - _WRAP_LOSS_COLS))
+            text = ellipsise(f"{text}: env {envs}", 2 * (width - column - _WRAP_LOSS_COLS))
         role = "normal" if entry.severity == "info" else "bright"
-        indent = " " * (_LOG_TEXT_COLUMN if width >= _NARROW_LOG_COLS else _NARROW_LOG_INDENT)
-        for number, part in enumerate(_wrapped(text, width, indent)):
+        for number, part in enumerate(_wrapped(text, width, column, _NARROW_LOG_INDENT if is_narrow else column)):
             line = self.line()
             if number == 0:
-                line.append(f" {format_time_of_day(entry.time)} ", "dim")
+                line.append("" if is_narrow else f" {format_time_of_day(entry.time)}", "dim")
+                line.append(f" {strip_control(entry.moment):>{self.view.moment_cols}} ", "dim")
                 if entry.severity != "info":
                     line.append(SEVERITIES[entry.severity].glyph, entry.severity)
             lines.append(line.append(part[line.width :], role))
@@ -368,10 +369,10 @@ class LogPreview(Panel):
 
 
 @lru_cache(_WRAP_CACHE_LINES)
-def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Wrap a text. The first row starts at `_LOG_TEXT_COLUMN`, further rows after `indent`."""
+def _wrapped(text: str, width: int, column: int, indent: int) -> list[str]:
+    """Wrap a text. The first row starts at `column`, further rows at `indent`."""
     text = strip_control(text)
-    first = wrap_cells(text, max(width - _LOG_TEXT_COLUMN, 1))[0]
+    first = wrap_cells(text, max(width - column, 1))[0]
     rest = text[len(first) :].strip()
-    rows = wrap_cells(rest, max(width - len(indent), 1)) if rest else []
-    return [" " * _LOG_TEXT_COLUMN + first, *(indent + row for row in rows)]
+    rows = wrap_cells(rest, max(width - indent, 1)) if rest else []
+    return [" " * column + first, *(" " * indent + row for row in rows)]
