@@ -27,7 +27,7 @@ async def test_overview_shows_essentials_at_every_size() -> None:
             assert len(lines) == size[1]
             assert all(len(line) == size[0] for line in lines)
             for essential in (
-                "digits_impaired",
+                "-015300",
                 "● RUNNING",
                 "14/100",
                 "17/25",

@@ -73,7 +73,7 @@ def test_header_shows_run_status_and_counts() -> None:
         ev.PhaseTimed(round=14, step=11, wall=0.25, phases={}),
     ]
     text = words(drawn(Header, stamp(run)))
-    assert "digits_impaired ppo 3 envs on cpu:0 cpu:1" in text
+    assert "digits_impaired-20261121-015300 ppo 3 envs on cpu:0 cpu:1" in text
     assert "● RUNNING round 14/100" in text
     assert "step 11/25 12 env-steps/s 0s elapsed, 9m01s left" in text  # 3 envs in 0.25 s; 2164 such steps remain
 

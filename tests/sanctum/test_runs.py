@@ -46,7 +46,7 @@ async def test_workspace_opens_one_run_after_another_and_escape_returns(telemetr
         assert app.screen is workspace
         assert notices(app) == ["No run is open. Enter opens the selected one."]
         await open_run(pilot, telemetry_dir / "demo")
-        assert "digits_impaired ppo 4 envs" in header(app)
+        assert "digits_impaired-20261121-015300 ppo" in header(app)
         assert "round 4/4" in header(app)  # an ended run opens at its end
         await press(pilot, "4", "escape")
         assert app.screen is workspace

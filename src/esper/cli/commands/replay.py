@@ -71,7 +71,8 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
     parser.add_argument(
         "--at",
         metavar="MOMENT",
-        help="moment to start at: round:8 (its end), 8:12 (its step 12), step:812, event:1234, anomaly:1, 1h20m, 12:30:00, 40%%",
+        help="moment to start at: round:8 (its end), 8:12 (its step 12), step:812, event:1234, anomaly:1, 1h20m, "
+        "12:30:00, 40%%",
     )
     parser.add_argument(
         "--speed",

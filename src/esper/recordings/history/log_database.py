@@ -80,7 +80,8 @@ class LogDatabase:
         """Number of times that the history has dropped lines, or read lines that are not in order."""
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
         self._connection.execute(
-            'CREATE TABLE lines (seq INTEGER PRIMARY KEY, time, severity, kind, text, env, "group", step, moment, folded)'
+            "CREATE TABLE lines "
+            '(seq INTEGER PRIMARY KEY, time, severity, kind, text, env, "group", step, moment, folded)'
         )  # the fields of LogLine, and the casefolded text if it differs
         weakref.finalize(self, self._connection.close)
 

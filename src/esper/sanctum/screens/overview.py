@@ -348,7 +348,7 @@ class LogPreview(Panel):
         return lines[-size.height :]
 
     def _draw_row(self, log_row: LogRow, size: Size) -> list[Line]:
-        """Draw the time, round and step, a glyph for a warning or an error, and the wrapped text of a row of the log."""
+        """Draw the moment of a row of the log, a glyph for a warning or an error, and the wrapped text."""
         lines: list[Line] = []
         entry, width = log_row.line, size.width
         text, is_narrow = log_row.text, width < _NARROW_LOG_COLS

@@ -22,10 +22,10 @@ _WIDE_COLS = 110
 """Minimum width of the terminal for tabs with names and wide gaps."""
 _NAMED_COLS, _NAMED_HEALTHY_COLS = 100, 90
 """Minimum width of the terminal for tabs with names, with anomalies beside them and without."""
-_MIN_TASK_COLS = 4
-"""Minimum width of the shortened name of the task; with less room, it is left out."""
+_MIN_NAME_COLS = 4
+"""Minimum width of the shortened name of the run; with less room, it is left out."""
 _MAX_NAME_COLS = 16
-"""Maximum number of columns that stay free for the name of the task beside the less important parts of the progress."""
+"""Maximum number of columns that stay free for the name of the run beside the less important parts of the progress."""
 _NUM_ESSENTIAL_PARTS = 3
 """Number of parts of the progress that may take the columns of the name: round, step and times."""
 _ROUND_COLS = 16
@@ -106,7 +106,7 @@ def _is_partway(source: RunSource) -> bool:
 
 
 class Header(Panel):
-    """Line with task, policy, envs, lanes, status, progress, throughput, elapsed time and time left.
+    """Line with run, task, policy, envs, lanes, status, progress, throughput, elapsed time and time left.
 
     A recording has a position in place of the two times.
     """
@@ -131,12 +131,14 @@ class Header(Panel):
             left.append("Esper Sanctum", "title")
         else:
             room = width - right.width - 2
-            if room < _MIN_TASK_COLS:
+            if room < _MIN_NAME_COLS:
                 return [right]
             lanes = " ".join(strip_control(lane) for lane in dict.fromkeys(started.lanes))
-            left.append(ellipsise(strip_control(started.task), room), "title")
-            for text in (strip_control(started.policy), pluralise(len(started.lanes), "env"), f"on {lanes}"):
-                if left.width + 2 + len(text) <= room:
+            run, task = strip_control(started.run), strip_control(started.task)
+            left.append(ellipsise(run, room, keep_end=True), "title")
+            policy, envs = strip_control(started.policy), pluralise(len(started.lanes), "env")
+            for text in ("" if run.startswith(task) else task, policy, envs, f"on {lanes}"):
+                if text and left.width + 2 + len(text) <= room:
                     left.append("  " if width >= 100 else " ").append(text, "dim")
         return [left.pad_to(width - right.width).extend(right)]
 
@@ -150,7 +152,7 @@ class Header(Panel):
         if self.state.started is None:
             return line
         parts = self._progress(width)
-        name = min(len(self.state.started.task), _MAX_NAME_COLS) + 2
+        name = min(len(self.state.started.run), _MAX_NAME_COLS) + 2
         while len(parts) > 1:
             room = width - name if len(parts) > _NUM_ESSENTIAL_PARTS else width
             if line.width + sum(part.width for _, part in parts) <= room:
