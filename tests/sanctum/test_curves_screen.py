@@ -222,6 +222,20 @@ async def test_live_run_adds_points_and_a_restored_checkpoint_removes_them(
         assert (kl.steps.tolist(), kl.values.tolist()[1:]) == ([5, 10, 15], [0.5, 0.5])
 
 
+@pytest.mark.parametrize("key", ["tab", "left"])
+async def test_arrows_in_the_present_move_the_cursor_of_a_chart(tmp_path: Path, key: str) -> None:
+    """Tab focuses a chart before the anomalies above it, where an arrow would leave the present."""
+    app, _ = live(RUN, recorded_in=tmp_path)
+    async with opened(app, KEY, size=SMALL) as pilot:
+        await read(pilot, app)
+        await press(pilot, key, "left")
+        assert app.focused is visible(app)[0]
+        assert readout(visible(app)[0])
+        assert app.source.playback is None
+        await press(pilot, "escape", "escape", "6", "left")
+        assert app.source.playback is not None
+
+
 async def test_recording_that_cannot_be_read_is_reported_once(tmp_path: Path) -> None:
     app, session = live(RUN)
     session.directory = tmp_path

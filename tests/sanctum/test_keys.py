@@ -82,7 +82,7 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
             ev.Paused(round=12, step=7, origin="keyboard"),
         )
         assert "step 7/25" in header(app)
-        assert "…" not in header(app)
+        assert "ing…" not in header(app)
         await pilot.press("p")
         assert kinds(session) == [RequestKind.RESUME]
         assert "PAUSED" in header(app)
@@ -517,7 +517,7 @@ async def test_replay_keys_move_by_step_and_round(tmp_path: Path) -> None:
             seen.append((app.source.state.round, app.source.state.step))
         assert seen == [(1, 1), (1, 2), (1, 1), (1, 5), (2, 1), (2, 5), (1, 5), (3, 5), (0, 0)]
         assert not playback.playing
-        assert "ppo 4 envs" in header(app)  # the first event has the configuration
+        assert "digits_impaired-20261121-015300 ppo" in header(app)  # the first event has the configuration
         await pilot.press("right_curly_bracket")
         assert "round 3/3" in header(app)
 
@@ -541,18 +541,22 @@ async def test_replay_speed_keys_change_the_speed(tmp_path: Path) -> None:
         assert playback.playing
 
 
-async def test_home_and_end_act_on_the_focused_widget(tmp_path: Path) -> None:
+async def test_end_is_that_of_the_recording_and_then_of_the_list(tmp_path: Path) -> None:
     app, playback = replay(example_run(envs=8), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
-        await press(pilot, "right")
-        at = playback.position
-        await pilot.press("end")
-        assert (app.view.selected_env, playback.position) == (7, at)
-        app.screen.query_one(Timeline).focus()
-        await pilot.press("end")
+        for screen in ("1", "6", "7"):
+            await press(pilot, screen, "left_curly_bracket", "right", "end")
+            assert (app.view.selected_env, playback.position) == (0, playback.length)
+        await pilot.press("1", "end")
         assert (app.view.selected_env, playback.position) == (7, playback.length)
         await pilot.press("home")
-        assert (app.view.selected_env, playback.position) == (7, 1)
+        assert (app.view.selected_env, playback.position) == (0, playback.length)
+        app.screen.query_one(Timeline).focus()
+        await pilot.press("home")
+        assert playback.position == 1
+        await pilot.press("slash", "8", "end", "backspace")
+        assert playback.position == 1  # in an input, the key moves the cursor
+        assert app.screen.query_one(Input).value == ""
 
 
 async def test_tick_of_an_app_that_has_exited_reads_nothing(tmp_path: Path) -> None:

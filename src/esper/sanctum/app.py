@@ -193,8 +193,8 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
 
         Esc closes a dialog first.
 
-        End is disabled unless the past of a live run is shown or read. It has priority over the focused widget, so that
-        it is also disabled in dialogs and inputs, which use it.
+        End is disabled at the end of a recording, and in the present of a live run unless its past is read. It has
+        priority over the focused widget, so that it is also disabled in dialogs and inputs, which use it.
         """
         if action == "dismiss_notices":
             return self.shows_notices and not self.screen.is_modal
@@ -205,8 +205,11 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         if action == "go" and parameters and not self.view.has_screen(str(parameters[0])):
             return False
         if action == "rejoin":
-            is_past = self.source.playback is not None or self.is_loading_history
-            return self.source.live and is_past and not (self.screen.is_modal or isinstance(self.focused, Input))
+            playback = self.source.playback
+            is_past = playback is not None and (self.source.live or playback.position < playback.length)
+            return (is_past or self.is_loading_history) and not (
+                self.screen.is_modal or isinstance(self.focused, Input)
+            )
         if action in {"stop", "detach"}:
             return self.source.live
         return super().check_action(action, parameters)

@@ -171,10 +171,10 @@ KEYS: tuple[KeyBinding, ...] = (
         KeyCategory.TIME,
         "end",
         "live",
-        "return from the past of a live run to live",
+        "go to the end; in a live run, return to live; at the end, go to the last row of a list",
         "rejoin",
         priority=True,
-        when=Availability.LIVE,
+        when=Availability.REPLAY,
     ),
     KeyBinding(
         KeyCategory.TIME,
@@ -279,6 +279,9 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.LOG, "e", "this env", "show only the selected env, or all envs", "env", True),
     KeyBinding(KeyCategory.LOG, "escape", "clear filter", "show all lines", "clear"),
     KeyBinding(KeyCategory.LOG, "enter", "go", "go to the moment and the env of the line; open a group", "open", True),
+    KeyBinding(
+        KeyCategory.CURVES, "left,right", "chart", "in a live run, focus a chart to move its cursor", "focus_chart"
+    ),
     KeyBinding(KeyCategory.CURVES, "up", "up", "focus the chart above", "move_focus(-1)"),
     KeyBinding(KeyCategory.CURVES, "down", "down", "focus the chart below", "move_focus(1)"),
     KeyBinding(KeyCategory.CURVES, "pageup", "page up", "previous page", "page(-1)"),

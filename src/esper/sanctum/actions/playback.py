@@ -108,11 +108,15 @@ class PlaybackActions(BaseApp):
             self.refresh_view()
 
     def action_replay_end(self) -> None:
-        """Move to the end, once it was read; in a live run, return to its present."""
+        """Move to the end, once it was read; in a live run, return to its present.
+
+        The action that waits for the past of a live run is dropped.
+        """
         if self.source.live:
             if self.source.playback is None and not self.is_loading_history:
                 self.notify("The present is shown already.", timeout=NOTE_SECONDS)
-            self.action_rejoin()
+            self._deferred_action = None
+            self.source.return_to_live()
         elif (playback := self._require_playback()) is not None:
             if self.source.fraction_read is not None:
                 self.go_to(END_MOMENT)
@@ -121,10 +125,8 @@ class PlaybackActions(BaseApp):
         self.refresh_view()
 
     def action_rejoin(self) -> None:
-        """Return to the present of a live run, and drop the action that waits for its past."""
-        self._deferred_action = None
-        self.source.return_to_live()
-        self.refresh_view()
+        """Move to the end, or return to the present of a live run."""
+        self.action_replay_end()
 
     def action_mark(self, delta: int) -> None:
         """Hold, and move to the next mark if `delta` is positive, else to the previous one; select its env."""
@@ -200,7 +202,7 @@ class PlaybackActions(BaseApp):
                 self.notify(refusal, severity="warning")
             elif reading:
                 key = self.view.key_names["time.live"]
-                self.notify(f"Reading the recording of this run. Press {key} to stay live.", timeout=3)
+                self.notify(f"Reading the recording of this run. {key} returns to live.", timeout=3)
         elif why:
             back = self.view.key_names["time.step-back"]
             self.notify(f"{why}. {back} goes back in time.", timeout=NOTE_SECONDS)

@@ -54,6 +54,11 @@ class RunScreen(Screen[None]):
         yield Timeline(self.view)
         yield Footer(self.view, *self.CATEGORIES)
 
+    @property
+    def focus_chain(self) -> list[Widget]:
+        """Widgets in the order in which Tab focuses them: first those of the body, then anomalies and timeline."""
+        return sorted(super().focus_chain, key=lambda widget: all(node.id != "body" for node in widget.ancestors))
+
     def body(self) -> ComposeResult:
         """Yield the panels of this screen."""
         raise NotImplementedError

@@ -95,6 +95,10 @@ class CurvesScreen(SearchScreen):
         self.grid.move_focus(rows)
         self._update_status()
 
+    def action_focus_chart(self) -> None:
+        """Focus the first chart of the page."""
+        self.action_move_focus(0)
+
     def action_pin(self) -> None:
         """Pin the focused chart to the start, or unpin it."""
         chart = self.focused
@@ -126,7 +130,9 @@ class CurvesScreen(SearchScreen):
         self.query_one(SearchBox).value = ""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave the key to the app if there is no search."""
+        """Leave the keys to the app: Esc if there is no search, the arrows unless a live run is shown at present."""
+        if action == "focus_chart":
+            return self.view.source.live and self.view.source.playback is None
         return bool(self._search) if action == "clear" else super().check_action(action, parameters)
 
 
