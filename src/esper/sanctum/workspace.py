@@ -447,7 +447,8 @@ class Workspace:
                 name = next((name for name in names if name.endswith("/median")), names[0] if names else "")
                 steps = self.library.curve(path, name).steps
                 if len(steps):
-                    ends += self.library.x_values(path, steps[[0, -1]], axis).tolist()
+                    first, last = self.library.x_values(path, steps[[0, -1]], axis).tolist()
+                    ends += [min(math.ceil(first), last) if axis == ROUND_AXIS else first, last]
             self._limits[axis] = (min(ends), max(ends)) if ends else (0.0, 0.0)
         return self._limits[axis]
 

@@ -280,3 +280,18 @@ def test_labels_of_the_x_axis_show_its_scale(first: float, last: float, labels: 
         quantity=Quantity("loss"), x_axis=XAxis("round", first, last), curves=[Curve("loss", [first, last], [1.0, 2.0])]
     )
     assert chart.text(60, 12)[-1].split() == labels
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "labels"),
+    [(1, 3, ["1", "2", "3"]), (0.05, 8, [*"12345678"]), (0.05, 1.4, ["1"]), (0.05, 0.4, ["1"]), (1.05, 1.8, ["2"])],
+)
+def test_labels_of_an_axis_of_rounds_are_whole(first: float, last: float, labels: list[str]) -> None:
+    axis = XAxis("round", first, last, steps_per_round=20)
+    chart = Chart(quantity=Quantity("loss"), x_axis=axis, curves=[Curve("loss", [first, last], [1.0, 2.0])])
+    assert chart.text(120, 12)[-1].split() == labels
+
+
+def test_position_on_an_axis_of_rounds_has_its_step() -> None:
+    axis = XAxis("round", 1, 3, steps_per_round=20)
+    assert [axis.format(steps / 20) for steps in (1, 19, 20, 21, 60)] == ["1:1", "1:19", "1", "2:1", "3"]

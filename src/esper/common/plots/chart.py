@@ -80,6 +80,9 @@ class XAxis(NamedTuple):
     """True if positions are seconds, which are shown as durations."""
     tick_step: float = 1.0
     """Minimum difference between two labels: 1 for whole numbers."""
+    steps_per_round: int = 0
+    """Number of steps of a round, on an axis of rounds, which end at their number; 0 for other axes. Positions within a
+    round are shown as `8:12`."""
     has_multiples: bool = False
     """True if positions are base-10 logarithms of multiples, which are shown as `×1.5`."""
 
@@ -89,6 +92,10 @@ class XAxis(NamedTuple):
             return f"×{10**x:.2f}"
         if self.in_seconds:
             return format_duration(x)
+        if self.steps_per_round:
+            number = math.ceil(x - 1e-9)
+            step = max(round((x - number + 1) * self.steps_per_round), 1)
+            return f"{number}:{step}" if step < self.steps_per_round else str(number)
         if self.tick_step < 1:
             return f"{x:.{-math.floor(math.log10(self.tick_step))}f}"
         return f"{x:,.0f}" if float(x).is_integer() else f"{x:,.1f}"
@@ -396,7 +403,10 @@ class Chart:
             return [(value, label) for value, label in axis.ticks if first - 1e-9 <= value <= last + 1e-9]
         step = max(_tick_step(last - first, frame.width, in_seconds=self.x_axis.in_seconds), self.x_axis.tick_step)
         whole = (math.ceil(first - 1e-9), math.floor(last + 1e-9))
-        ends = whole if self.x_axis.tick_step >= 1 and whole[0] < whole[1] else (first, last)
+        if self.x_axis.steps_per_round and whole[0] > whole[1]:
+            return [(last, str(whole[0]))]  # the round in progress
+        is_whole = whole[0] < whole[1] or self.x_axis.steps_per_round
+        ends = whole if self.x_axis.tick_step >= 1 and is_whole else (first, last)
         if self.x_axis.first == self.x_axis.last:
             ends = (self.x_axis.first,) * 2
         between = [index * step for index in range(math.ceil(first / step), math.floor(last / step) + 1)]

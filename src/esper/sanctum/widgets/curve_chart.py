@@ -196,9 +196,10 @@ class CurveChart(ChartPanel):
         return self.view.curves.x_values(steps, self.charts.run_axis)
 
     def _x_axis(self) -> XAxis:
-        axis = self.charts.run_axis
-        # Charts of one round have an axis "step", too.
-        return XAxis("run step" if axis == "step" else axis, *self._x_limits(), axis, axis == "time")
+        axis, started = self.charts.run_axis, self.state.started
+        name = "run step" if axis == "step" else axis  # charts of one round have an axis "step", too
+        length = started.steps if started is not None and axis == "round" else 0
+        return XAxis(name, *self._x_limits(), axis, axis == "time", steps_per_round=length)
 
 
 def quantity_of(name: str, title: str, scores: Collection[str], scale: ScoreScale) -> Quantity:

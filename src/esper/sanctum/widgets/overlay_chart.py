@@ -187,9 +187,11 @@ class OverlayChart(WorkspaceChart):
             quantity = quantity._replace(name=f"Δ {quantity.name}", unit=unit, low=None, high=None)
         title = f"{axis}, mean of a round" if self.workspace.is_averaged(self.curve, axis) else axis
         first, last = self.workspace.x_limits(axis)
+        name = "run step" if axis == "step" else axis
+        steps = 1 if axis == "round" else 0  # points are means of rounds
         return OverlayPlot(
             quantity=quantity,
-            x_axis=XAxis("run step" if axis == "step" else axis, first, max(first, last), title, axis == "time"),
+            x_axis=XAxis(name, first, max(first, last), title, axis == "time", steps_per_round=steps),
             curves=curves,
             band=band,
             include=0.0 if shows_difference else None,
