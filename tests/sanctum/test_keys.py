@@ -418,11 +418,10 @@ async def test_mouse_selects_and_opens_envs_and_presses_keys() -> None:
 async def test_help_lists_every_key_and_symbol() -> None:
     app, _ = live(RUN)
     async with opened(app) as pilot:
-        await pilot.press("question_mark", "question_mark")
+        await pilot.press("f1")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
-        assert "Run" in screen_text(app)
-        text = " ".join(app.screen.page().plain.split())
+        text = " ".join(app.screen.page("").plain.split())
         for key in KEYS:
             if key.when not in {Availability.REPLAY, Availability.SEARCH}:
                 assert key.description in text

@@ -383,6 +383,6 @@ async def test_keys_that_move_forward_are_shown_in_the_past_of_a_live_run(tmp_pa
         assert "Play (space)" in [command.title for command in app.get_system_commands(app.screen)]
         await pilot.press("f1")
         assert isinstance(app.screen, HelpScreen)
-        page = " ".join(app.screen.page().plain.split())
+        page = " ".join(app.screen.page("").plain.split())
         assert "→ forward one step" in page
         assert "Home go to the start" in page

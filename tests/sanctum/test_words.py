@@ -104,11 +104,11 @@ async def test_help_explains_heads_and_the_legend_explains_stages(tmp_path: Path
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f1")
         assert isinstance(app.screen, HelpScreen)
-        page = " ".join(app.screen.page().plain.split())
+        page = " ".join(app.screen.page("").plain.split())
         assert all(head.meaning in page for head in HEADS.values())
         await pilot.press("escape", "i")
         assert isinstance(app.screen, LegendScreen)
-        legend = " ".join(app.screen.page().plain.split())
+        legend = " ".join(app.screen.page("").plain.split())
         assert all(stage.meaning in legend for stage in STAGES.values())
         await pilot.press("i")
         assert not isinstance(app.screen, LegendScreen)

@@ -87,6 +87,7 @@ _SHORT_LABELS = {
     "less_than_sign,comma": "<",
     "greater_than_sign,full_stop": ">",
     "ctrl+c,ctrl+q": "ctrl+c",
+    "question_mark,f1": "?",
 }
 """Labels that leave out the second key. Keyed by `KeyBinding.keys`."""
 _LABELS = {"enter": "↵", "escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "space": "space"}
@@ -129,7 +130,7 @@ VIEW_NAMES = (*SCREEN_INFO, ENV_VIEW)
 """View names that an address may contain: the screens with a number key, and one env."""
 
 ACTIONS_WITHOUT_RUN = frozenset(
-    {"next_theme", "save_svg", "command_palette", "explain", "help", "suspend_process", "quit", "interrupt", "runs"}
+    {"next_theme", "save_svg", "command_palette", "explain", "suspend_process", "quit", "interrupt", "runs"}
 )
 """Actions of the app that have an effect in the workspace, where no run is shown."""
 
@@ -378,13 +379,12 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.VIEW, "W", "why", "likely cause of the selected env's symptom", "why"),
     KeyBinding(
         KeyCategory.VIEW,
-        "question_mark",
+        "question_mark,f1",
         "help",
-        "explain the metrics on this screen; twice: this page",
+        "this page: first the keys and metrics of the open screen",
         "explain",
         True,
     ),
-    KeyBinding(KeyCategory.VIEW, "f1", "keys", "this page", "help"),
     KeyBinding(KeyCategory.VIEW, "i", "stages", "explain the letters of the stages of a slot", "legend"),
     KeyBinding(
         KeyCategory.VIEW,

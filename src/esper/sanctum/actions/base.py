@@ -147,7 +147,7 @@ class BaseApp(App[None]):
         if screen.focused is not None:
             self._opened.add(screen)
         is_opening = screen.is_modal and screen not in self._opened
-        return is_opening and (not screen.is_mounted or bool(screen.query(Input)))
+        return is_opening and (not screen.is_mounted or (screen.AUTO_FOCUS != "" and bool(screen.query(Input))))
 
     async def on_key_handled(self, message: KeyHandled) -> None:
         """Handle the next key, once the messages that the last one has caused are handled too."""

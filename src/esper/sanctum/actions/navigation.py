@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from esper.sanctum.actions.playback import PlaybackActions
+from esper.sanctum.keys import APP_CATEGORIES
 from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
-from esper.sanctum.screens.help import HelpScreen, LegendScreen, MetricHelpScreen
+from esper.sanctum.screens.help import HelpScreen, LegendScreen
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.panel import Panel
@@ -48,10 +49,6 @@ class NavigationActions(PlaybackActions):
         while len(self.screen_stack) > 1:
             self.pop_screen()
 
-    def action_help(self) -> None:
-        """Open the help screen."""
-        self.push_screen(HelpScreen(self.view))
-
     def action_legend(self) -> None:
         """Explain the letters of the stages of a slot."""
         self.push_screen(LegendScreen(self.view))
@@ -66,12 +63,12 @@ class NavigationActions(PlaybackActions):
         self.push_screen(ConfigurationDialog(self.view))
 
     def action_explain(self) -> None:
-        """Explain the metrics of the focused panel, of the other panels of this screen, and of the strip above them."""
-        panels = [panel for panel in self.screen.query(Panel) if panel.METRICS and panel.display]
+        """Open the help at the metric under the cursor, with the keys and the metrics of this screen first."""
+        screen = self.screen
+        active = {active.binding.id for active in screen.active_bindings.values()}
+        keys = [key for key in self.view.keys if key.id in active and key.category not in APP_CATEGORIES]
+        panels = [panel for panel in screen.query(Panel) if panel.metrics and panel.display]
         panels.sort(key=lambda panel: (not panel.has_focus, all(node.id != "body" for node in panel.ancestors)))
-        metrics = list(dict.fromkeys(name for panel in panels for name in panel.METRICS))
-        if metrics:
-            explanation = MetricHelpScreen(self.view, metrics)
-            self.push_screen(explanation, lambda more: self.action_help() if more else None)
-        else:
-            self.action_help()
+        metrics = list(dict.fromkeys(name for panel in panels for name in panel.metrics))
+        at = next((panel.metric_at_cursor for panel in panels if panel.has_focus), None)
+        self.push_screen(HelpScreen(self.view, keys, metrics, at))

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from rich.text import Text
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
-from textual.widgets import Input, Static
 
 from esper.recordings.history.summary import flat_config
-from esper.sanctum.screens.dialogs import Dialog
+from esper.sanctum.screens.search import SearchDialog
 from esper.sanctum.settings import CHANGED, ShownSetting, list_settings
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import ViewState
@@ -25,19 +20,12 @@ _MIN_DESCRIPTION_COLS = 20
 """Minimum room for a description."""
 
 
-class ConfigurationDialog(Dialog[None]):
+class ConfigurationDialog(SearchDialog):
     """All settings of the run. Typing shows only those that contain the text.
 
     Args:
         view: State that the panels share. The run has started.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll(-1)"),
-        Binding("down", "scroll(1)"),
-        Binding("pageup", "scroll(-10)"),
-        Binding("pagedown", "scroll(10)"),
-    ]
 
     def __init__(self, view: ViewState) -> None:
         super().__init__()
@@ -47,34 +35,14 @@ class ConfigurationDialog(Dialog[None]):
         self._settings = list_settings(
             flat_config(started.config), started.recipe, is_growth=started.search is not None
         )
-
-    def compose(self) -> ComposeResult:
-        """Yield the heading, the search box and the settings."""
         num_changed = sum(setting.group == CHANGED for setting in self._settings)
-        with Vertical(id="dialog"):
-            yield Static(f"Configuration: {num_changed} of {len(self._settings)} settings {CHANGED}", id="question")
-            yield Input(placeholder="type to search", compact=True)
-            with VerticalScroll(can_focus=False):
-                yield Static(id="settings")
-            yield Static("↑ ↓ scroll   Esc back", id="hint")
+        self.heading = f"Configuration: {num_changed} of {len(self._settings)} settings {CHANGED}"
 
-    def on_resize(self) -> None:
-        """Write the settings in the new width."""
-        self._write(self.query_one(Input).value)
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Show only settings that contain the text."""
-        self._write(event.value)
-
-    def action_scroll(self, lines: int) -> None:
-        """Scroll the settings."""
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
-
-    def _write(self, text: str) -> None:
-        found = [setting for setting in self._settings if setting.contains(text.strip())]
+    def page(self, text: str) -> Text:
+        """Return the settings that contain a text."""
+        found = [setting for setting in self._settings if setting.contains(text)]
         columns = min(self.size.width, _DIALOG_COLS) - _FRAME_COLS
-        page = Text("\n").join(self._lines(found, columns))
-        self.query_one("#settings", Static).update(page if found else "no setting contains this text")
+        return Text("\n").join(self._lines(found, columns)) if found else Text("no setting contains this text")
 
     def _lines(self, settings: list[ShownSetting], columns: int) -> Iterator[Text]:
         group = ""

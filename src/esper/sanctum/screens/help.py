@@ -1,21 +1,20 @@
-"""Help pages, generated from tables: words, all keys and symbols, and the metrics of the open screen."""
+"""The page of help, generated from tables: keys and metrics of the open screen, then words, other keys and symbols."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
+from typing import NamedTuple
 
 from rich.text import Text
-from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Static
 
 from esper.common.domain import Rule
 from esper.recordings.health.rules import RULES
 from esper.sanctum.explanations import RECOVERY_HELP, WORDS, explain_metric
 from esper.sanctum.keys import KeyBinding, KeyCategory, bindings_of
 from esper.sanctum.requests import PAUSE_CAUSES
-from esper.sanctum.screens.dialogs import Dialog
+from esper.sanctum.screens.search import SearchDialog
 from esper.sanctum.symbols import (
     HEADS,
     MARK_SYMBOLS,
@@ -31,9 +30,9 @@ from esper.sanctum.symbols import (
 from esper.sanctum.view import ViewState
 
 _PAGE_COLS = 64
-"""Width of a page, columns; on a narrow terminal, all columns but `_FRAME_COLS`."""
+"""Width of the page, columns; on a narrow terminal, all columns but `_FRAME_COLS`."""
 _FRAME_COLS = 5
-"""Columns for border, padding and scrollbar of a page on a narrow terminal."""
+"""Columns for border, padding and scrollbar of the page on a narrow terminal."""
 _WORD_INDENT, _METRIC_INDENT, _ENTRY_INDENT = 8, 10, 11
 """Column of the texts about words, about metrics, and about keys and symbols."""
 _NUMBERS = (
@@ -73,94 +72,136 @@ _REQUESTS = (
 """States of a request in the header, with their meanings."""
 
 
-class HelpPage(Dialog[bool]):
-    """Base class of a scrollable page. Subclasses implement `page`."""
+class _Entry(NamedTuple):
+    """Line of the page: a label in a role, and its text."""
 
-    columns = _PAGE_COLS
-    """Width of the page."""
+    label: str
+    role: str
+    text: str
 
-    def __init__(self, view: ViewState) -> None:
+
+class _Section(NamedTuple):
+    """Entries below a heading."""
+
+    heading: str
+    entries: Sequence[_Entry]
+    indent: int = _ENTRY_INDENT
+    """Column of the texts."""
+    is_whole: bool = False
+    """True if a search finds all entries or none."""
+
+    def matching(self, text: str) -> Sequence[_Entry]:
+        """Return the entries that contain a text, ignoring case; all if the heading contains it."""
+        wanted = text.casefold()
+        found = [entry for entry in self.entries if wanted in f"{entry.label} {entry.text}".casefold()]
+        return self.entries if wanted in self.heading.casefold() or (found and self.is_whole) else found
+
+
+class HelpScreen(SearchDialog):
+    """Page that begins with the keys and the metrics of the open screen. Typing shows only what contains the text.
+
+    Args:
+        view: State that all panels share.
+        keys: Keys that the open screen and its focused widget bind.
+        metrics: Metrics of the open screen, those of the focused panel first.
+        at: Metric at which the page opens; None for its start.
+    """
+
+    BINDINGS = bindings_of("dismiss", "view.help")
+
+    def __init__(
+        self, view: ViewState, keys: Sequence[KeyBinding] = (), metrics: Sequence[str] = (), at: str | None = None
+    ) -> None:
         super().__init__()
         self._view = view
-        self._palette = view.palette
-
-    def compose(self) -> ComposeResult:
-        """Yield the scrollable page."""
-        with VerticalScroll(id="dialog"):
-            yield Static()
+        self._keys = keys
+        self._metrics = metrics
+        self._at = at
 
     def on_resize(self) -> None:
-        """Wrap the page to the width of the terminal."""
-        self.columns = min(self.size.width - _FRAME_COLS, _PAGE_COLS)
-        self.query_one(Static).update(self.page())
+        """Write the page in the new width; when it opens, scroll to its metric."""
+        super().on_resize()
+        if self._at is not None:
+            line = self.page("").plain.partition(f"\n{self._at}\n")[0].count("\n") + 1
+            self.call_after_refresh(self.query_one(VerticalScroll).scroll_to, y=line, animate=False)
+            self._at = None
 
-    def page(self) -> Text:
-        """Return the text of the page, `columns` wide."""
-        raise NotImplementedError
+    def page(self, text: str) -> Text:
+        """Return the sections with the entries that contain a text."""
+        columns = min(self.size.width - _FRAME_COLS, _PAGE_COLS) if self.is_mounted else _PAGE_COLS
+        palette, page = self._view.palette, Text()
+        for section in self.sections():
+            entries = section.matching(text)
+            if not entries:
+                continue
+            page.append(f"{section.heading}\n", palette["title"])
+            for label, role, meaning in entries:
+                page.append("  ").append(label, palette[role])
+                gap = section.indent - 2 - len(label)
+                page.append(" " * gap if gap > 0 else "\n" + " " * section.indent)
+                rows = wrap(meaning, columns - section.indent)
+                page.append(f"\n{' ' * section.indent}".join(rows), palette["normal"]).append("\n")
+            page.append("\n")
+        return page or Text("nothing contains this text")
 
-    def append_words(self, page: Text) -> None:
-        """Append the words of all screens, one in each line."""
-        page.append("Words\n", self._palette["title"])
-        for word, meaning in WORDS.items():
-            self.append_entry(page, word, "head", meaning.format(keys=self._view.key_names), _WORD_INDENT)
-        page.append("\n")
-
-    def append_entry(self, page: Text, label: str, role: str, text: str, indent: int) -> None:
-        """Append a label, and its text, wrapped, from column `indent` on."""
-        wrapped = f"\n{' ' * indent}".join(wrap(text, self.columns - indent))
-        page.append("  ").append(label, self._palette[role])
-        page.append(" " * max(indent - 2 - len(label), 1)).append(f"{wrapped}\n", self._palette["normal"])
-
-
-class HelpScreen(HelpPage):
-    """Page with all keys, symbols, labels, ops and heads."""
-
-    BINDINGS = bindings_of("dismiss", "view.help", "view.keys")
-
-    def page(self) -> Text:
-        """Return all sections."""
-        page = Text()
-        self.append_words(page)
+    def sections(self) -> Iterator[_Section]:
+        """Yield all sections: first those of the open screen."""
+        names = self._view.key_names
+        yield _Section("Keys of this screen", self._key_entries(self._keys))
+        for name in self._metrics:
+            yield self._metric(name)
+            if name == "anomalies":
+                yield self._rules()
+        words = (_Entry(word, "head", meaning.format(keys=names)) for word, meaning in WORDS.items())
+        yield _Section("Words", [*words], _WORD_INDENT)
         for category in KeyCategory:
-            shown = (key for key in self._view.keys if key.category is category and self._view.is_available(key))
-            keys = [self._key_entry(key) for key in shown]
-            self._section(page, category.value, keys)
-        self._append_stages(page)
-        self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
-        states = [(s.glyph, role, _describe(s)) for s, role in RUN_STATES.values()]
-        self._section(page, "Status of a run", states)
+            others = (key for key in self._view.keys if key.category is category and key not in self._keys)
+            yield _Section(category.value, self._key_entries(others))
+        yield self.stages()
+        yield _Section("Severities", [_Entry(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
+        yield _Section("Status of a run", [_Entry(s.glyph, role, _describe(s)) for s, role in RUN_STATES.values()])
         if self._view.source.live:
-            causes = [
-                (cause, "error", f"{info.description} {info.format_advice(self._view.key_names)}")
+            causes = (
+                _Entry(cause, "error", f"{info.description} {info.format_advice(names)}")
                 for cause, info in PAUSE_CAUSES.items()
-            ]
-            self._section(page, "Faults that hold a run", causes)
-        marks = [(s.glyph, role, _describe(s)) for s, role in MARK_SYMBOLS.values()]
-        self._section(page, "Marks on the timeline", marks)
-        self._section(page, "Numbers", [(cell.text.strip(), cell.role, text) for cell, text in _NUMBERS])
-        self._section(page, "Labels", [(name, "head", text) for name, text in _LABELS])
-        ops = [(name.replace("_", " "), "head", text) for name, text in OPS.items()]
-        self._section(page, "Ops of the policy", ops)
-        self._section(page, "Requests to the run", [(name, "bright", text) for name, text in _REQUESTS])
-        heads = [(head.short, "head", head.meaning) for head in HEADS.values()]
-        self._section(page, "Heads of the policy", heads)
-        page.append("Esc back", style=self._palette["dim"])
-        return page
+            )
+            yield _Section("Faults that hold a run", [*causes])
+        marks = (_Entry(s.glyph, role, _describe(s)) for s, role in MARK_SYMBOLS.values())
+        yield _Section("Marks on the timeline", [*marks])
+        yield _Section("Numbers", [_Entry(cell.text.strip(), cell.role, text) for cell, text in _NUMBERS])
+        yield _Section("Labels", [_Entry(name, "head", text) for name, text in _LABELS])
+        ops = (_Entry(name.replace("_", " "), "head", text) for name, text in OPS.items())
+        yield _Section("Ops of the policy", [*ops])
+        yield _Section("Requests to the run", [_Entry(name, "bright", text) for name, text in _REQUESTS])
+        yield _Section("Heads of the policy", [_Entry(h.short, "head", h.meaning) for h in HEADS.values()])
 
-    def _append_stages(self, page: Text) -> None:
-        self._section(page, "Stages of a slot", [(s.glyph, s.name, _describe(s)) for s in STAGES.values()])
+    def stages(self) -> _Section:
+        """Return the section of the stages of a slot."""
+        return _Section("Stages of a slot", [_Entry(s.glyph, s.name, _describe(s)) for s in STAGES.values()])
 
-    def _key_entry(self, key: KeyBinding) -> tuple[str, str, str]:
-        text = f"{key.name}: {key.description}" if key.category is KeyCategory.SCREENS else key.description
-        return key_name(key.label, self._view.charset), "key", text
+    def _key_entries(self, keys: Iterable[KeyBinding]) -> list[_Entry]:
+        view, screens = self._view, KeyCategory.SCREENS
+        return [
+            _Entry(
+                key_name(key.label, view.charset),
+                "key",
+                f"{key.name}: {key.description}" if key.category is screens else key.description,
+            )
+            for key in keys
+            if view.is_available(key)
+        ]
 
-    def _section(self, page: Text, heading: str, entries: list[tuple[str, str, str]]) -> None:
-        if not entries:
-            return
-        page.append(f"{heading}\n", style=self._palette["title"])
-        for label, role, text in entries:
-            self.append_entry(page, label, role, text, _ENTRY_INDENT)
-        page.append("\n")
+    def _metric(self, name: str) -> _Section:
+        explanation = explain_metric(name, self._view.thresholds.limits, self._view.key_names)
+        entries = [_Entry(label, "head", text) for label, text in explanation._asdict().items() if text]
+        return _Section(name, entries, _METRIC_INDENT, is_whole=True)
+
+    def _rules(self) -> _Section:
+        """Return the anomaly rules with their thresholds."""
+        limits = self._view.thresholds.limits
+        rules = [_Entry(rule, "head", RULES[rule].explanation.format(limits=limits)) for rule in Rule]
+        end = _Entry("end", "head", RECOVERY_HELP.format(limits=limits))
+        return _Section("Anomaly rules", [*rules, end], _METRIC_INDENT)
 
 
 class LegendScreen(HelpScreen):
@@ -168,48 +209,10 @@ class LegendScreen(HelpScreen):
 
     BINDINGS = bindings_of("dismiss", "view.stages")
 
-    def page(self) -> Text:
-        """Return the section of the stages."""
-        page = Text()
-        self._append_stages(page)
-        return page.append("Esc back", style=self._palette["dim"])
+    def sections(self) -> Iterator[_Section]:
+        """Yield the section of the stages."""
+        yield self.stages()
 
 
 def _describe(symbol: Symbol) -> str:
     return f"{symbol.name}: {symbol.meaning}"
-
-
-class MetricHelpScreen(HelpPage):
-    """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols."""
-
-    BINDINGS = bindings_of("dismiss(True)", "view.help", "view.keys")
-
-    def __init__(self, view: ViewState, metrics: Sequence[str]) -> None:
-        super().__init__(view)
-        self._metrics = metrics
-        self._limits = view.thresholds.limits
-
-    def page(self) -> Text:
-        """Return the words of all screens, and the help of all metrics."""
-        page, palette = Text(), self._palette
-        self.append_words(page)
-        for name in self._metrics:
-            page.append(f"{name}\n", palette["title"])
-            explanation = explain_metric(name, self._limits, self._view.key_names)
-            for heading, text in explanation._asdict().items():
-                if text:
-                    self.append_entry(page, heading, "head", text, _METRIC_INDENT)
-            page.append("\n")
-            if name == "anomalies":
-                self._append_rules(page)
-        return page.append(f"{self._view.key_names['view.help']} all keys and symbols   Esc back", palette["dim"])
-
-    def _append_rules(self, page: Text) -> None:
-        """Append each anomaly rule with its thresholds."""
-        indent = " " * _METRIC_INDENT
-        for rule in Rule:
-            text = RULES[rule].explanation.format(limits=self._limits)
-            wrapped = f"\n{indent}".join(wrap(text, self.columns - _METRIC_INDENT))
-            page.append(f"  {rule}\n", self._palette["head"]).append(f"{indent}{wrapped}\n", self._palette["normal"])
-        recovery = wrap(RECOVERY_HELP.format(limits=self._limits), self.columns - 2)
-        page.append("".join(f"  {line}\n" for line in recovery), self._palette["dim"]).append("\n")

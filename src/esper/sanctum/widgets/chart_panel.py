@@ -65,6 +65,11 @@ class ChartPanel(PacedPanel, can_focus=True):
         return self.view.charts_on(self.screen)
 
     @property
+    def metric_at_cursor(self) -> str | None:
+        """Metric of the chart."""
+        return next(iter(self.metrics), None)
+
+    @property
     def is_ready(self) -> bool:
         """True if `chart` can be called: by default, if the run has started."""
         return self.state.started is not None

@@ -13,6 +13,7 @@ from esper.common.plots.chart import Chart, Curve, Look, Quantity, XAxis, percen
 from esper.common.plots.labels import Label, labels_width
 from esper.common.score_scale import ScoreScale
 from esper.recordings.history.curves import POPULATION, split_name
+from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.keys import bindings_of
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel
@@ -62,6 +63,21 @@ _QUANTITIES = {
     "step time": _SECONDS,
 }
 """Units and limits of quantities; others have none."""
+_METRICS = {
+    "entropy": "heads",
+    "mean return": "return",
+    "predicted return": "return",
+    "KL": "update",
+    "clip fraction": "update",
+    "explained variance": "update",
+    "explained variance within a step": "update",
+    "CUDA graphs": "graphs",
+    "memory allocated": "memory",
+    "memory reserved": "memory",
+    "memory used": "memory",
+    "planted": "planted blueprints",
+}
+"""Metrics that explain quantities, if their names differ, and they are no scores."""
 _QUANTITIES_BY_ROUND = ("return", "fossilized seeds", "culled seeds", "planted")
 """Quantities of finished episodes, besides the final score."""
 
@@ -109,6 +125,14 @@ class CurveChart(ChartPanel):
         self.names: list[str] = []
         """Names of the curves, without that of the selected env."""
         self.is_pinned = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metric of the quantity, if it is explained, and curves."""
+        name, score = self.group.quantity, self.state.score_name
+        is_score = name in {score, f"train {score}", f"final {score}"}
+        name = "score" if is_score else "reward" if name.startswith("reward part ") else _METRICS.get(name, name)
+        return (name, *self.METRICS) if name in METRIC_HELP else self.METRICS
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with the points, the ends of the x axis and the selected env."""

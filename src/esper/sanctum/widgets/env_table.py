@@ -54,6 +54,13 @@ class EnvTable(EnvRowsPanel):
         self._seconds_starting = 0
         """Seconds for which the run has been starting."""
 
+    @property
+    def metric_at_cursor(self) -> str | None:
+        """Metric of the column by which the table is sorted; None for a column without one, such as the number."""
+        is_slot = self.state.started is not None and self._sort_column in self.state.started.slot_names
+        name = "stage" if is_slot else self._sort_column
+        return name if name in self.METRICS else None
+
     def on_mount(self) -> None:
         """Count the seconds until the run has started, because no event arrives before."""
         self._start_timer = self.set_interval(1.0, self._count_start)

@@ -179,6 +179,16 @@ class Panel(Widget):
         """Height last reported to Textual's layout, lines."""
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that are shown now, keys of `METRIC_HELP`, the most important first."""
+        return self.METRICS
+
+    @property
+    def metric_at_cursor(self) -> str | None:
+        """Metric at which the help opens while the panel has the focus; None for the start of the page."""
+        return None
+
+    @property
     def state(self) -> RunState:
         """State of the run at the shown moment."""
         return self.view.source.state

@@ -51,6 +51,11 @@ class AnomalyStrip(Panel, can_focus=True):
     METRICS = ("anomalies",)
     BINDINGS = bindings(KeyCategory.ANOMALIES)
 
+    @property
+    def metric_at_cursor(self) -> str:
+        """The anomalies."""
+        return "anomalies"
+
     def cache_key(self) -> Hashable:
         """Return the event number, the status of the run, and the focus."""
         view = self.view
