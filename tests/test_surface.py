@@ -81,6 +81,7 @@ OPTIONS = {
     "checkpoints": "--help --telemetry-dir --json",
     "devices": f"--help --help-all {keys_but()} --config --json",
     "schema": "--help --of",
+    "completion": "--help",
     "config": f"--help --help-all {keys_but()} --config",
 }
 

@@ -58,6 +58,18 @@ def print_warnings(sentences: Iterable[str]) -> None:
         print_text(f"esper-sanctum: {strip_control(sentence)}", sys.stderr)
 
 
+PARSER_REQUEST = [""]
+"""Arguments for which a command raises `ParserRequested`, once it has built its parser. Compared by identity."""
+
+
+class ParserRequested(Exception):  # noqa: N818 (a parser, not an error)
+    """A parser has received `PARSER_REQUEST`."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
 _LEARNING_RATES = ("--training.host-learning-rate", "--training.seed-learning-rate", "--ppo.learning-rate")
 _OTHER_NAMES = {"--headless": ("--no-tui",), "--learning-rate": _LEARNING_RATES, "--lr": _LEARNING_RATES}
 """Options here, keyed by the names that users may know from other programs."""
@@ -79,6 +91,14 @@ class Parser(argparse.ArgumentParser):
         """Configuration keys of the options that set one."""
         self.tables: dict[str, Any] = {}
         """Argument groups that only `--help-all` lists, keyed by configuration table. Their type is private."""
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] (its overloads)
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """Parse arguments, or raise `ParserRequested`."""
+        if args is PARSER_REQUEST:
+            raise ParserRequested(self)
+        return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
         """Return the help. The texts of configuration keys are read here, because a run starts without them."""

@@ -22,6 +22,7 @@ COMMANDS = {
     "devices": "devices:run",
     "config": "config:run",
     "schema": "schema:run",
+    "completion": "completion:run",
 }
 """Module and function of each command. A module is imported when its command runs."""
 
