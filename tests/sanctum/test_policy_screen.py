@@ -5,6 +5,7 @@ import math
 import pytest
 
 from esper.recordings import events as ev
+from esper.recordings.events.sentences import describe_event
 from esper.recordings.state.curves import UPDATE_QUANTITIES
 from esper.sanctum.screens.policy import SHOWN_QUANTITIES, Decisions, PolicyHabits
 from esper.sanctum.symbols import head_label
@@ -45,6 +46,13 @@ def test_labels_of_thin_bands_keep_the_band_order() -> None:
     lines = head_fractions(run).text.splitlines()
     order = [line.split()[-2] for line in lines if line.endswith("%") and line.split()[-1] != "100%"]
     assert order == [head_label(name).split()[-1] for name in reversed(HEADS)]
+
+
+def test_latest_return_is_that_of_the_log() -> None:
+    updated = policy_updated(1, episode_return=0.66454)
+    chart = drawn(lambda view: PolicyChart(view, "mean return"), stamp([*STARTED, updated]), (60, 12))
+    assert chart.panel_subtitle == "latest +0.665"
+    assert "mean return +0.665" in str(describe_event(updated))
 
 
 async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
