@@ -181,6 +181,7 @@ async def test_filter_applies_after_enter_and_previews_its_count() -> None:
     app, _ = live(small())
     async with opened(app) as pilot:
         await pilot.press("slash")
+        assert app.screen.query_one("FilterBox Input", Input).placeholder == "score<30.0% stage:F anomaly"
         for key in "acc<0.4":
             await pilot.press(key)
             assert len(rows(app)) == 6, filter_message(app)

@@ -1,4 +1,4 @@
-"""`completion SHELL`: prints the script with which a shell completes commands, options and names.
+"""`completion SHELL`: prints a script that makes a shell complete commands, options and names.
 
 The script is complete in itself: a shell that completes a word starts no Python.
 """
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the script."""
     parser = Parser(
         prog="esper-sanctum completion",
-        description="Print the script with which a shell completes commands, options, and names of runs, tasks and "
+        description="Print a script that makes a shell complete commands, options, and names of runs, tasks and "
         "policies",
     )
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))

@@ -1,4 +1,4 @@
-"""Moments and views as people type them: `14`, `8:12`, `1h20m`, `RUN#step=812&env=17`."""
+"""Moments and views as texts: `14`, `8:12`, `1h20m`, `RUN#step=812&env=17`."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class HelpScreen(SearchDialog):
         view: State that all panels share.
         keys: Keys that the open screen and its focused widget bind.
         metrics: Metrics of the open screen, those of the focused panel first.
-        at: Metric at which the page opens; None for its start.
+        at: Metric that the page shows first; None to show its start.
     """
 
     BINDINGS = bindings_of("dismiss", "view.help")

@@ -181,7 +181,11 @@ class OverviewScreen(RunScreen):
 
     def action_filter(self) -> None:
         """Open the filter box."""
-        self.query_one(FilterBox).open()
+        state, box = self.view.source.state, self.query_one(FilterBox)
+        steps = (env.latest for env in state.envs if env.latest and math.isfinite(env.latest.score))
+        score = next((state.score_scale.text(step.score) for step in steps), "50%")
+        box.query_one(Input).placeholder = f"score<{score} stage:F anomaly"
+        box.open()
         self._preview("")
         self.update()
 

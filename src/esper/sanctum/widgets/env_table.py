@@ -56,7 +56,7 @@ class EnvTable(EnvRowsPanel):
 
     @property
     def metric_at_cursor(self) -> str | None:
-        """Metric of the column by which the table is sorted; None for a column without one, such as the number."""
+        """Metric of the sorted column; None for a column without one, such as the number."""
         is_slot = self.state.started is not None and self._sort_column in self.state.started.slot_names
         name = "stage" if is_slot else self._sort_column
         return name if name in self.METRICS else None
@@ -248,7 +248,7 @@ class FilterBox(Horizontal):
     def compose(self) -> ComposeResult:
         """Yield the slash, the input and the message."""
         yield Static("/")
-        yield Input(compact=True, placeholder="score<50% stage:blending anomaly", disabled=True)
+        yield Input(compact=True, disabled=True)
         yield Static(id="message", markup=False)
 
     def open(self) -> None:

@@ -185,7 +185,7 @@ class Panel(Widget):
 
     @property
     def metric_at_cursor(self) -> str | None:
-        """Metric at which the help opens while the panel has the focus; None for the start of the page."""
+        """Metric that the help shows first while the panel has the focus; None to show its start."""
         return None
 
     @property
