@@ -169,7 +169,7 @@ VALUES = {
     "targets": "0.5 0.7 1.0",
     "addresses": "round step event anomaly env view",
     "requests": "pause resume step checkpoint restore explain stop abandon",
-    "tasks": "digits_impaired digits digits_family synthetic mnist1d recall cifar10 cifar_impaired",
+    "tasks": "digits_impaired digits digits_family synthetic mnist1d recall cifar10 cifar_impaired fashion_mnist",
 }
 
 

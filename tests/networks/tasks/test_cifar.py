@@ -56,7 +56,7 @@ def test_load_reads_and_splits_the_archive(archive: Path) -> None:
 
 def test_load_missing_data_error_names_download_command(tmp_path: Path) -> None:
     with pytest.raises(
-        TaskError, match=f'missing or damaged; run .* -m esper.networks.tasks.builtin.cifar "{tmp_path}"'
+        TaskError, match=f'missing or damaged; run .* -m esper.networks.tasks.builtin.downloads cifar10 "{tmp_path}"'
     ):
         load_task("cifar_impaired").data(tmp_path)
 

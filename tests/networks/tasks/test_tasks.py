@@ -40,6 +40,7 @@ def test_task_hosts_have_documented_sizes() -> None:
     sizes = {name: sum(parameter.numel() for parameter in load_task(name).model().parameters()) for name in TASK_NAMES}
     assert sizes["cifar10"] == 6418
     assert sizes["cifar_impaired"] == 77
+    assert sizes["fashion_mnist"] == 6274
     assert sizes["digits_impaired"] == (4 + 32 + 128) + 2 * (4 + 8 + 16) + 16 * 10 + 10
 
 

@@ -23,6 +23,7 @@ TASKS = {
     "recall": "recall:RECALL_TASK",
     "cifar10": "cifar:CIFAR10_TASK",
     "cifar_impaired": "cifar:CIFAR_IMPAIRED_TASK",
+    "fashion_mnist": "fashion_mnist:FASHION_MNIST_TASK",
 }
 """Module and attribute of each task."""
 

@@ -1,19 +1,16 @@
 """CIFAR-10 (Krizhevsky, 2009), read with torchvision from the user's cache directory.
 
-`python -m esper.networks.tasks.builtin.cifar [DIRECTORY]` downloads the data; training never does.
+`downloads.py` downloads the data.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import platformdirs
-
 from esper.common.configuration.config import TaskError
 from esper.networks.tasks.builtin.conv_task import conv_task
+from esper.networks.tasks.builtin.downloads import default_dir, download_command
 from esper.networks.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -26,11 +23,6 @@ VALIDATION_FRACTION = 0.1
 """Fraction of the training pictures, taken from the end of the files, whose order is random."""
 
 
-def default_dir() -> Path:
-    """Return the default directory of CIFAR-10, in the user's cache."""
-    return Path(platformdirs.user_cache_dir("esper-sanctum")) / "cifar10"
-
-
 def load(data_dir: Path | None = None) -> Splits:
     """Read CIFAR-10: 45,000 pictures for training, 5,000 for validation, 10,000 for test.
 
@@ -39,7 +31,7 @@ def load(data_dir: Path | None = None) -> Splits:
     """
     from esper.networks.tasks.splits import standardise_splits
 
-    directory = data_dir or default_dir()
+    directory = data_dir or default_dir("cifar10")
     train, test = _open(directory, train=True), _open(directory, train=False)
     pictures, labels = _tensors(train)
     split = len(labels) - round(VALIDATION_FRACTION * len(labels))
@@ -54,8 +46,7 @@ def _open(directory: Path, *, train: bool) -> CIFAR10:
         return CIFAR10(directory, train=train)
     except (OSError, RuntimeError) as error:
         raise TaskError(
-            f"CIFAR-10 in {directory} is missing or damaged; "
-            f'run {sys.executable} -m esper.networks.tasks.builtin.cifar "{directory}"'
+            f"CIFAR-10 in {directory} is missing or damaged; run {download_command('cifar10', directory)}"
         ) from error
 
 
@@ -80,22 +71,3 @@ def _task(name: str, widths: tuple[int, int, int], kernel_size: int) -> Task:
 
 CIFAR10_TASK = _task("cifar10", widths=(8, 16, 32), kernel_size=3)
 CIFAR_IMPAIRED_TASK = _task("cifar_impaired", widths=(1, 2, 4), kernel_size=1)
-
-
-def main() -> None:
-    """Download CIFAR-10."""
-    from torchvision.datasets import CIFAR10  # pyright: ignore[reportMissingTypeStubs]
-
-    parser = argparse.ArgumentParser(
-        prog="python -m esper.networks.tasks.builtin.cifar", description="Download CIFAR-10 (170 MB)."
-    )
-    parser.add_argument("directory", nargs="?", type=Path, default=default_dir(), help="default: %(default)s")
-    directory = parser.parse_args().directory
-    try:
-        CIFAR10(directory, download=True)
-    except (OSError, RuntimeError) as error:
-        sys.exit(f"cannot download CIFAR-10 to {directory}: {error}")
-
-
-if __name__ == "__main__":
-    main()
