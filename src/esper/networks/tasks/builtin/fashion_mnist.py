@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from esper.common.configuration.config import TaskError
 from esper.networks.tasks.builtin.conv_task import conv_task
@@ -37,6 +37,8 @@ DIGESTS = {
 HELD_OUT_FRACTION = 1 / 12
 """Fraction of the training files that is the validation split, and of those at their end, which no split contains: they
 chose the host, its optimizer and the length of an epoch. The order of the files is random."""
+HOST: dict[str, Any] = {"in_channels": 1, "widths": (8, 16, 32), "kernel_size": 3, "pools": 2, "pool_before": "norm"}
+"""Arguments of `ConvHost`."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -91,9 +93,9 @@ def _find(name: str, directories: Sequence[Path]) -> Path | None:
 FASHION_MNIST_TASK = conv_task(
     name="fashion_mnist",
     data=load,
-    host={"in_channels": 1, "widths": (8, 16, 32), "kernel_size": 3, "pools": 2, "pool_before": "norm"},
-    host_learning_rate=0.1,
-    seed_learning_rate=0.1,
+    host=HOST,
+    host_learning_rate=0.4,
+    seed_learning_rate=0.4,
     samples_per_epoch=8192,
     float32_defaults=True,
 )
