@@ -17,15 +17,15 @@ Takes about a minute of one core for a cell whose episodes take 0.2 seconds.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
 import msgspec
 from research.alternatives import FIRST, LARGE, LAST, MIDDLE, SECOND, SMALL, sized_plan
+from research.claims import claimed
 from research.growth_statistics import (
     BEST_CONSTANT,
     COUNTS,
@@ -293,18 +293,6 @@ def prepare(name: str) -> PreparedTask:
     """Return a task of `TASKS`, ready to train."""
     config = Config(task=name, steps=STEPS, envs=WAVE, policy="pretrained", reward="simplified")
     return prepare_task(config, TASKS[name]())
-
-
-@contextmanager
-def claimed(path: Path) -> Iterator[bool]:
-    """Lock a file until the context ends. The value is False if another process has locked it."""
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def run(task: str, seed: int, directory: Path) -> None:
