@@ -10,7 +10,8 @@ those of the other arms.
 """
 
 # gromo is not installed with the tools that check types.
-# pyright: reportMissingImports=false, reportIncompatibleMethodOverride=false, reportCallIssue=false
+# pyright: reportMissingImports=false, reportIncompatibleMethodOverride=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ def conv_task(
     seed_learning_rate: float,
     samples_per_epoch: int,
     float32_defaults: bool,
+    weight_decay: float = SGD.weight_decay,
     slots: Sequence[str] = SLOT_NAMES,
 ) -> Task:
     """Return a task of ten classes with a `ConvHost`.
@@ -39,6 +40,7 @@ def conv_task(
     Args:
         host: Arguments of `ConvHost`, without the number of classes.
         float32_defaults: True if the learning rates were tuned in float32.
+        weight_decay: Weight decay of host and seeds.
         slots: Names of the slots, one after each block.
     """
     return Task(
@@ -48,8 +50,8 @@ def conv_task(
         slots={slot: f"segments.{index}" for index, slot in enumerate(slots)},
         data=data,
         chance=Chance(loss=math.log(CLASSES), score=1 / CLASSES),
-        optimizer=SGD(host_learning_rate),
-        seed_optimizer=SGD(seed_learning_rate),
+        optimizer=SGD(host_learning_rate, weight_decay=weight_decay),
+        seed_optimizer=SGD(seed_learning_rate, weight_decay=weight_decay),
         samples_per_epoch=samples_per_epoch,
         blueprints=BLUEPRINTS,
         float32_defaults=float32_defaults,

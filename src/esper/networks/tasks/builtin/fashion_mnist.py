@@ -98,4 +98,5 @@ FASHION_MNIST_TASK = conv_task(
     seed_learning_rate=0.4,
     samples_per_epoch=8192,
     float32_defaults=True,
+    weight_decay=1e-4,
 )
