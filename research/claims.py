@@ -1,4 +1,4 @@
-"""Locks by which processes share the parts of an experiment."""
+"""Locks of the parts of an experiment, so that several processes share them."""
 
 from __future__ import annotations
 

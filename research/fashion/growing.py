@@ -80,7 +80,7 @@ class BilledRun(GrowthRun):
         def make_search() -> PlanSearch:
             return PlanSearch(space, kind=self._kind, policies=proposing_policies(config), seed=config.seed)
 
-        choose = partial(choose_width, task, profile, data)
+        choose = partial(choose_width, task, profile, data) if self._growth.request.compares else None
         self.director = BilledDirector(self._growth.request, make_search, state, choose)
         self.director.bill(self._budget)
         state.director = self.director
@@ -88,12 +88,12 @@ class BilledRun(GrowthRun):
 
 
 def grow(budget: Budget, seed: int, steps: int) -> Answer:
-    """Grow the host with the search of `grow`, for the best score."""
+    """Grow the host as `grow --objective score` does. A wide host and the architecture from scratch are compared."""
     return _grow(budget, seed, steps, "guided")
 
 
 def grow_randomly(budget: Budget, seed: int, steps: int) -> Answer:
-    """Grow the host with random plans, which are chosen as `grow` chooses."""
+    """Grow the host with random plans, which are chosen as `grow` chooses. Nothing is compared with the answer."""
     return _grow(budget, seed, steps, "random")
 
 
@@ -107,7 +107,10 @@ def _grow(budget: Budget, seed: int, steps: int, kind: SearchKind) -> Answer:
     }
     config = resolve_policy(resolve_config(None, settings, base=GROWTH_CONFIG))
     request = make_request(
-        minutes=budget.seconds / 60, objective="score", max_parameters=f"{MAX_PARAMETERS}x", compares=True
+        minutes=budget.seconds / 60,
+        objective="score",
+        max_parameters=f"{MAX_PARAMETERS}x",
+        compares=kind == "guided",
     )
     growth = Growth(request=request)
     run = BilledRun(growth, budget, kind)

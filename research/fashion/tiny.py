@@ -1,12 +1,12 @@
 """Arm of the library gromo: a convolutional network whose hidden layers grow by TINY (Verbockhaven et al., 2024).
 
 Adapted: gromo extends the input of a layer together with the output of the layer before it, but not through a pool, so
-each stage has two convolutions, and the channels between them grow. gromo's own VGG has such stages, but with biases,
-with which a second growth of a convolution fails in version 0.1.0; there are none here. Its line search has the
-validation split, where the tutorials take the training data. A growth without effect (factor 0) is left out. The other
-choices are the library's: kind of convolution, flags of TINY, thresholds, batch norm, factors, proportional growth of
-one layer after another, a new optimizer after each growth. Data, recipe and the choice by the validation split are
-those of the other arms.
+each stage has two convolutions, and the channels between them grow. gromo's own VGG has such stages, but its
+convolutions have biases, and then a second growth fails in version 0.1.0; there are none here. The statistics take as
+many samples as a step. The line search takes the validation split, where the tutorials take the training data. A growth
+without effect (factor 0) is left out. The other choices are the library's: kind of convolution, flags of TINY,
+thresholds, batch norm, factors, proportional growth of one layer after another, a new optimizer after each growth.
+Data, recipe and the choice by the validation split are those of the other arms.
 """
 
 # gromo is not installed with the tools that check types.

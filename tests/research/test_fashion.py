@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from research.fashion import __main__ as command
-from research.fashion import scratch
+from research.fashion import growing, scratch
 from research.fashion.cells import (
     ARMS,
     GROW,
@@ -25,6 +25,7 @@ from research.fashion.cells import (
 )
 from research.fashion.training import HOST_PARAMETERS, Training
 
+from esper.networks.tasks.builtin import fashion_mnist
 from esper.networks.tasks.splits import Splits
 
 
@@ -133,3 +134,35 @@ def test_search_of_widths_keeps_to_the_limit_and_counts_its_trainings(data: Spli
     assert answer.validation > 0
     again = scratch.search_widths(Turns(12), seed=1, steps=2)
     assert (again.test, again.architecture) == (answer.test, answer.architecture)
+
+
+class Clock(Budget):
+    """A budget of 12 seconds, of which each look at it takes one: the start of a growth, and each of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__(minutes=0.2)
+        self._looks = 0
+
+    @property
+    def spent(self) -> float:
+        self._looks += 1
+        return float(self._looks)
+
+
+@pytest.mark.slow
+def test_growth_spends_the_billed_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"train": 120, "t10k": 20}
+    files = {
+        name: torch.randint(0, 256, (sizes[name.split("-")[0]], 28, 28), generator=generator, dtype=torch.uint8)
+        if "images" in name
+        else torch.randint(0, 10, (sizes[name.split("-")[0]],), generator=generator, dtype=torch.uint8)
+        for name in fashion_mnist.DIGESTS
+    }
+    monkeypatch.setattr(fashion_mnist, "_read", lambda name, _: files[name])
+    monkeypatch.chdir(tmp_path)
+    answer = growing.grow(Clock(), seed=1, steps=2)
+    # One second for the start, two for the trials of a round, and eight for four rounds on fresh hosts.
+    assert answer.cpu_minutes == pytest.approx(12 / 60)
+    assert answer.trainings == 8 + 4 * 8
+    assert growing.FRESH in answer.compared
