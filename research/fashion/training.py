@@ -15,8 +15,14 @@ from esper.networks.tasks import load_task
 from esper.networks.tasks.optimizers import SGD
 from esper.networks.tasks.splits import Splits
 
+
+def count_parameters(network: nn.Module) -> int:
+    """Return the number of parameters of a network."""
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
 TASK = load_task("fashion_mnist")
-HOST_PARAMETERS = sum(parameter.numel() for parameter in TASK.model().parameters())
+HOST_PARAMETERS = count_parameters(TASK.model())
 
 
 def load_data() -> Splits:
@@ -97,8 +103,3 @@ def accuracy(network: nn.Module, data: Splits, split: str) -> float:
     network.eval()
     batches = zip(x_N.split(TASK.validation_batch), y_N.split(TASK.validation_batch), strict=True)
     return sum(int((network(x_B).argmax(1) == y_B).sum()) for x_B, y_B in batches) / len(y_N)
-
-
-def count_parameters(network: nn.Module) -> int:
-    """Return the number of parameters of a network."""
-    return sum(parameter.numel() for parameter in network.parameters())
