@@ -44,6 +44,8 @@ CIRCUMSTANTIAL_EVENTS = (
     ev.RunEnded,
 )
 """Events about time, place and requests rather than about results of the computation."""
+PLACES = {ev.SearchEnded: {"directory": None}}
+"""Fields with places of files, keyed by event, with the value that `computed` gives them."""
 
 
 def tiny(telemetry_dir: Path, **options: Any) -> dict[str, Any]:
@@ -168,9 +170,9 @@ def stopped_run(telemetry_dir: Path) -> Path:
 
 
 def computed(events: Iterable[ev.AnyEvent]) -> list[ev.AnyEvent]:
-    """Return the events with the results of a run, without sequence numbers and timestamps."""
+    """Return the events with the results of a run, without sequence numbers, timestamps and places of files."""
     return [
-        msgspec.structs.replace(event, seq=0, time=0.0)
+        msgspec.structs.replace(event, seq=0, time=0.0, **PLACES.get(type(event), {}))
         for event in events
         if not isinstance(event, CIRCUMSTANTIAL_EVENTS) and not _is_about_a_lane(event)
     ]

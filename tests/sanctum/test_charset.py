@@ -39,8 +39,8 @@ async def test_ascii_key_names_are_unambiguous() -> None:
     async with opened(app) as pilot:
         assert "Enter env" in drawn(app)
         await pilot.press("f1")
-        page = str(app.screen.query_one(Static).content)
-        for line in ("Enter    open the selected env", "Shift-Left back one round", "Left     back one step"):
+        page = " ".join(str(app.screen.query_one("#page", Static).content).split())
+        for line in ("Enter open the selected env", "Shift-Left back one round", "Left back one step"):
             assert line in page
 
 

@@ -615,7 +615,7 @@ async def send_at_once(app: SanctumApp, text: str, switches: int = 0) -> None:
             await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("keys", ["/", "g", "6/", "7/", "C", "\x10"])
+@pytest.mark.parametrize("keys", ["/", "g", "6/", "7/", "C/", "?/", "\x10"])
 async def test_keys_in_one_burst_with_the_key_that_opens_an_input_reach_it(keys: str, tmp_path: Path) -> None:
     text = "qr >6 /z+s7"  # most of these are commands
     app, playback = replay(example_run(), tmp_path, at_end=True)
