@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.distributed_c10d import PrefixStore
 
@@ -22,10 +23,17 @@ from tests.ranks import ThreadRanks, together
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
 
 
-@given(ranks=st.integers(1, 4), envs=st.integers(1, 9), dtype=st.sampled_from(DTYPES))
-def test_gather_returns_all_shards_in_order(ranks: int, envs: int, dtype: torch.dtype) -> None:
+@given(ranks=st.integers(1, 4), envs=st.integers(1, 9), dtype=st.sampled_from(DTYPES), is_dealt=st.booleans())
+def test_gather_returns_all_shards_in_order(ranks: int, envs: int, dtype: torch.dtype, is_dealt: bool) -> None:
     whole = (torch.arange(envs * 6).reshape(envs, 2, 3) % 5).to(dtype)
-    for gathered in together(ranks, lambda each: each.all_gather_rows(each.local_rows(whole))):
+
+    def gather(each: RankGroup) -> Tensor:
+        each = each.dealt() if is_dealt else each
+        names = each.in_env_order(each.all_gather_object([f"env {env}" for env in each.env_range(envs)]))
+        assert names == [f"env {env}" for env in range(envs)]
+        return each.all_gather_rows(each.local_rows(whole))
+
+    for gathered in together(ranks, gather):
         assert torch.equal(gathered, whole)
         assert gathered.dtype is dtype
 
@@ -48,6 +56,8 @@ def test_gather_finds_drawn_members_on_their_ranks() -> None:
     drawn = torch.tensor([4, 0, 3, 1])
     places = [RankGroup(rank, 2, lambda _: None).local_indices(drawn, 5).tolist() for rank in range(2)]
     assert places == [[0, 1], [2, 1]]  # envs 0 and 1, and 2 to 4
+    places = [RankGroup(rank, 2, lambda _: None).dealt().local_indices(drawn, 5).tolist() for rank in range(2)]
+    assert places == [[2, 0], [1, 0]]  # envs 0, 2 and 4, and 1 and 3
 
 
 def test_all_gather_object_returns_objects_by_rank() -> None:

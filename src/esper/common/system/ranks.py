@@ -1,6 +1,6 @@
 """Collectives between the ranks of a run: processes, on one node or several, that share one population and one policy.
 
-Each rank owns a contiguous range of the envs. All communication uses one collective, the sum of a tensor over all
+Each rank owns a part of the envs. All communication uses one collective, the sum of a tensor over all
 ranks: to gather values, each rank contributes its own part and zeros for the rest. With a single rank there is no
 communication, and every collective returns its input.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -50,18 +50,32 @@ class RankGroup:
         all_reduce: In-place sum over the ranks, on which every other collective is built. Raises RuntimeError if
             another rank is lost.
         store: Store of the ranks, for notes; None for a single rank, or once it is lost.
+        is_dealt: Deal the envs to the ranks one after another. If False, each rank has consecutive envs.
 
     Attributes:
         while_waiting: Called every second while a collective waits for other ranks, and after such a wait. It may raise
             an exception to give up; no later collective can succeed then.
     """
 
-    def __init__(self, rank: int, world_size: int, all_reduce: AllReduce, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        all_reduce: AllReduce,
+        store: Store | None = None,
+        *,
+        is_dealt: bool = False,
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.while_waiting: Callable[[], None] = lambda: None
         self._all_reduce = all_reduce
         self.store = store
+        self._is_dealt = is_dealt
+
+    def dealt(self) -> RankGroup:
+        """Return the same ranks with envs that are dealt one after another: the first envs belong to all ranks."""
+        return RankGroup(self.rank, self.world_size, self._all_reduce, self.store, is_dealt=True)
 
     @property
     def is_single(self) -> bool:
@@ -70,7 +84,22 @@ class RankGroup:
 
     def env_range(self, envs: int) -> range:
         """Return the indices of this rank's envs among all `envs`."""
-        return RankInfo(self.rank, self.world_size).env_range(envs)
+        return self._envs_of(self.rank, envs)
+
+    def _envs_of(self, rank: int, envs: int) -> range:
+        if self._is_dealt:
+            return range(rank, envs, self.world_size)
+        return RankInfo(rank, self.world_size).env_range(envs)
+
+    def in_env_order(self, by_rank: Sequence[Sequence[T]]) -> list[T]:
+        """Return the items of all envs in their order, given those of the envs of each rank."""
+        envs = sum(map(len, by_rank))
+        items = {
+            env: item
+            for rank, own in enumerate(by_rank)
+            for env, item in zip(self._envs_of(rank, envs), own, strict=True)
+        }
+        return [items[env] for env in range(envs)]
 
     def all_reduce_(self, values: Tensor) -> Tensor:
         """Sum a tensor over the ranks, in place. The result is bit-identical on all ranks."""
@@ -118,12 +147,10 @@ class RankGroup:
         """Gather the rows [E, …] of the envs of every rank; return the rows of all envs, in order."""
         if self.is_single:
             return rows_E
-        counts = torch.zeros(self.world_size, dtype=torch.int64)
-        counts[self.rank] = len(rows_E)
-        before, envs = int(self.all_reduce_(counts)[: self.rank].sum()), int(counts.sum())
+        count = self.all_reduce_(torch.tensor([len(rows_E)]))
         plain_E = rows_E.view(torch.uint8) if rows_E.dtype is torch.bool else rows_E
-        whole_E = plain_E.new_zeros((envs, *plain_E.shape[1:]))
-        whole_E[before : before + len(plain_E)] = plain_E
+        whole_E = plain_E.new_zeros((int(count), *plain_E.shape[1:]))
+        self.local_rows(whole_E)[:] = plain_E
         return self.all_reduce_(whole_E).view(rows_E.dtype)
 
     def local_rows(self, whole_E: Tensor) -> Tensor:
@@ -131,7 +158,7 @@ class RankGroup:
         if self.is_single:
             return whole_E
         owned = self.env_range(len(whole_E))
-        return whole_E[owned.start : owned.stop]
+        return whole_E[owned.start : owned.stop : owned.step]
 
     def local_indices(self, chosen: Tensor, envs: int) -> Tensor:
         """Select the indices that belong to this rank, and return them relative to its first env. Order is kept.
@@ -142,7 +169,8 @@ class RankGroup:
         if self.is_single:
             return chosen
         owned = self.env_range(envs)
-        return chosen[(chosen >= owned.start) & (chosen < owned.stop)] - owned.start
+        offsets = chosen[(chosen >= owned.start) & (chosen < owned.stop)] - owned.start
+        return offsets[offsets % owned.step == 0] // owned.step
 
     def all_gather_object(self, item: T) -> list[T]:
         """Gather one object from every rank; return them ordered by rank."""
@@ -161,17 +189,30 @@ class RankGroup:
         """Call a function on rank 0. Every rank returns its result, others a copy, or raises its exception."""
         if self.is_single:
             return work()
-        outcome: tuple[T | None, Exception | None] = (None, None)
-        if self.rank == 0:
-            try:
-                outcome = work(), None
-            except Exception as error:  # noqa: BLE001 (every rank raises it below)
-                outcome = None, error
+        outcome = _outcome_of(work) if self.rank == 0 else (None, None)
         copy = self.all_gather_object(outcome)[0]
         result, failure = outcome if self.rank == 0 else copy
         if failure is not None:
             raise failure
         return result  # pyright: ignore[reportReturnType] (the result of `work` on rank 0)
+
+    def run_on_every_rank(self, work: Callable[[], T]) -> list[T]:
+        """Call a function on every rank. Every rank returns all results, by rank, or raises the first exception."""
+        if self.is_single:
+            return [work()]
+        outcomes = self.all_gather_object(_outcome_of(work))
+        for _, failure in outcomes:
+            if failure is not None:
+                raise failure
+        return [result for result, _ in outcomes]  # pyright: ignore[reportReturnType] (as above)
+
+
+def _outcome_of(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Call a function, and return its result and None, or None and its exception, which every rank is to raise."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001
+        return None, error
 
 
 SINGLE_RANK = RankGroup(0, 1, lambda _: None)

@@ -31,7 +31,7 @@ def report_start(files: RunFiles, state: TrainingState, identity: dict[str, Any]
     """
     config, ranks = state.config, state.ranks
     manifest = {"run": files.path.name, "config": msgspec.to_builtins(config), "versions": reporter.versions()}
-    lanes = [lane for of_rank in ranks.all_gather_object(state.pool.lane_by_env) for lane in of_rank]
+    lanes = ranks.in_env_order(ranks.all_gather_object(state.pool.lane_by_env))
     ranks.run_on_rank0(lambda: write_manifest(files.own_directory, manifest | identity))
     search = state.director.search
     started = reporter.run_started(

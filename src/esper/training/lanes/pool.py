@@ -94,7 +94,7 @@ class EnvPool:
         spawner: WorkerSpawner | None = None,
     ) -> None:
         env_range = range(config.envs) if env_range is None else env_range
-        self._first, self._size = env_range.start, len(env_range)
+        self._range = env_range
         self.task, self.profile = task, profile
         self.is_family = isinstance(task, TaskFamily)
         # Envs with a shared loss scale depend on each other in every batch, so on a GPU they run on one stream.
@@ -168,9 +168,9 @@ class EnvPool:
         Args:
             structure: Index of the structure of its host, if a round with it can be found; None: any.
         """
-        env = self._make_env(self._first, lane, make_scaler_factory(self._config.amp, "env", lane.device)())
+        env = self._make_env(self._range.start, lane, make_scaler_factory(self._config.amp, "env", lane.device)())
         if structure not in (None, env.context.structure):
-            config, host = self._config, self._first // self._config.envs_per_host
+            config, host = self._config, self._range.start // self._config.envs_per_host
             found = find_round(self.task, config.context_seed or config.seed, host, structure)
             env.enter(env.key._replace(round=found or 0))
         return env
@@ -236,7 +236,7 @@ class EnvPool:
         """
         gpus = [lane for lane in self.lanes if lane.device.type == "cuda"]
         launched = set(range(len(structures_of(self.task)))) - self._recorded
-        useful = useful_workers(self._size // len(self.lanes), len(gpus)) if gpus and launched else 0
+        useful = useful_workers(len(self._range) // len(self.lanes), len(gpus)) if gpus and launched else 0
         if not useful or not can_be_imported(self.task):
             return {}
         try:
@@ -271,7 +271,7 @@ class EnvPool:
             ) from error
 
     def _lane_of(self, env: int) -> Lane:
-        return self.lanes[self.lane_indices[env - self._first]]
+        return self.lanes[self.lane_indices[self._range.index(env)]]
 
     @property
     def shares_loss_scale(self) -> bool:
