@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import safetensors.torch
 from torch import Tensor
 
 from esper.common.system.ranks import RankGroup
@@ -24,11 +25,11 @@ from esper.recordings.checkpoints.manifest import CheckpointError, check_compati
 from esper.recordings.events.codec import encode_json, make_decoder
 from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.state.state import Keyframe
-from esper.training.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
+from esper.training.checkpoint.files import Checkpoint, encode_tensors, read_checkpoint, write_checkpoint
 from esper.training.engine.episode import EpisodeSnapshot, capture_episode, install_episode
 from esper.training.engine.training_state import TrainingState
 from esper.training.lanes.errors import is_out_of_memory
-from esper.training.policy.agent import strip_prefix
+from esper.training.policy.agent import ALL_ENVS, strip_prefix
 
 
 class RestoredCheckpoint(NamedTuple):
@@ -221,29 +222,33 @@ def _load(training: TrainingState, saved: Checkpoint) -> Keyframe:
 
 def _gather_state(local: _TrainerState, ranks: RankGroup) -> _TrainerState:
     """Merge the states of all ranks into that of a single rank with all envs. Local tensors are the live ones."""
-    # Copies: a pickled tensor contains all memory that it shares with others.
-    env_tensors = {name: value.to("cpu", copy=True) for name, value in local.tensors.items() if name.startswith("env.")}
-    parts = ranks.all_gather_object((env_tensors, local.state))
+    own = {name: value for name, value in local.tensors.items() if name.startswith(("env.", "growth."))}
+    encoded = b"" if ranks.is_single else encode_tensors(own)  # to pickle each tensor takes five times as long
+    parts = ranks.all_gather_object((encoded, local.state))
     tensors = dict(local.tensors)
-    for named, _ in parts:
-        tensors |= named
+    for rank, (of_rank, _) in enumerate(parts):
+        if rank != ranks.rank:
+            tensors |= safetensors.torch.load(of_rank)
     state: dict[str, Any] = {}
     for key, value in local.state.items():
         values = [part[key] for _, part in parts]
         if isinstance(value, list):
-            state[key] = [item for value_of_rank in values for item in value_of_rank]
+            state[key] = ranks.in_env_order(values)
         else:
             state[key] = {env: item for value_of_rank in values for env, item in value_of_rank.items()}
     return local._replace(state=state, tensors=tensors)
 
 
 def _local_state(state: Mapping[str, Any], ranks: RankGroup) -> dict[str, Any]:
-    """Return the part of a state that belongs to the envs of this rank. Values are lists or keyed by env index."""
+    """Return the part of a state that belongs to the envs of this rank.
+
+    Values are lists, or keyed by env index or `ALL_ENVS`.
+    """
     owned = ranks.env_range(len(state["episodes"]))
     return {
-        key: value[owned.start : owned.stop]
+        key: [value[env] for env in owned]
         if isinstance(value, list)
-        else {env: item for env, item in value.items() if int(env) in owned}
+        else {env: item for env, item in value.items() if env == ALL_ENVS or int(env) in owned}
         for key, value in state.items()
     }
 

@@ -14,6 +14,9 @@ from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.networks.seeds.slot import Slot
 from esper.training.policy.actions import ChosenAction
 
+ALL_ENVS = "all"
+"""Key, in a state that is keyed by env index, of what belongs to no env and is the same on all ranks."""
+
 
 class Agent(Protocol):
     """Decides for a population of envs, one round at a time, and learns from the round if it can.
