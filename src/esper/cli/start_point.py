@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 from esper.cli.options import check_own_code_is_named, print_warnings
 from esper.common.configuration.config import ConfigError
 from esper.common.configuration.files import read_config_file, resolve_config
-from esper.common.system.process import parent_start_time
+from esper.common.system.process import RankInfo, parent_start_time
 from esper.networks.tasks import is_built_in
 from esper.recordings.checkpoints.catalog import (
     CHECKPOINTS_DIR,
@@ -34,7 +34,7 @@ from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import RunLock
 from esper.recordings.files.run_manifest import read_run_manifest
 from esper.recordings.files.runs import resolve_run
-from esper.training.engine.start_checks import resolve_policy
+from esper.training.engine.start_checks import SETUP_ERRORS, check_start, resolve_policy
 from esper.training.engine.start_point import RunCompleteError, StartPoint
 from esper.training.engine.unfinished import command_digest, find_begun_run, is_done
 from esper.training.policy.loading import is_own_policy
@@ -42,6 +42,33 @@ from esper.training.policy.loading import is_own_policy
 AUTO = "auto"
 """Value of `--resume` that stands for the run that the command has begun, or a new one."""
 NEW_RUN_ADVICE = "without --resume, a new run starts"
+
+
+def decide_start(
+    decide: Callable[..., StartPoint], rank_info: RankInfo, *, is_resuming: bool
+) -> tuple[StartPoint | Exception | None, list[str]]:
+    """Return where the run starts, and its lanes that need a worker process.
+
+    Where a run of several ranks resumes, rank 0 decides for all: other ranks get None. If rank 0 refuses, it returns
+    the exception, because the other ranks wait for its answer.
+
+    Args:
+        decide: Function that returns the start; its argument `restarted` is True if torchrun has restarted the ranks.
+        is_resuming: The run may resume from a checkpoint.
+    """
+    restarted = rank_info.restarts > 0
+    is_shared = rank_info.world_size > 1 and (is_resuming or restarted)
+    if is_shared and rank_info.rank > 0:
+        return None, []
+    try:
+        start = decide(restarted=restarted)
+        return start, check_start(start.config, rank_info, is_new=start.is_new)
+    except RunCompleteError as complete:
+        return complete, []
+    except SETUP_ERRORS as error:
+        if is_shared:
+            return error, []
+        raise
 
 
 def resolve_start(

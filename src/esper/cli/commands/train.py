@@ -29,7 +29,7 @@ from esper.cli.options import (
     print_warnings,
 )
 from esper.cli.run_display import print_ending, run_headless, run_in_dashboard, run_silently
-from esper.cli.start_point import AUTO, resolve_start
+from esper.cli.start_point import AUTO, decide_start, resolve_start
 from esper.cli.streams import print_text
 from esper.common.configuration.config import ConfigError
 from esper.common.domain import VERSION
@@ -38,7 +38,6 @@ from esper.common.system.stop_signals import replace_handlers, restore_handlers
 from esper.recordings.files.notes import RunNotes, encode_notes
 from esper.recordings.files.run_lock import LockHolder, read_holder
 from esper.recordings.files.runs import LAST_ALIAS, list_runs, move_output
-from esper.training.engine.start_checks import SETUP_ERRORS, check_start
 from esper.training.engine.start_point import RunCompleteError, RunOptions, StartPoint
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def run_training(arguments: Sequence[str]) -> int:
     rank_info = RankInfo.from_environment()
     decide = partial(resolve_start, options.config, options.resume, given_options(options), notes)
     first = partial(decide, inherited_lock=options.inherited_lock)
-    start, workers = _decide_start(first, rank_info, is_resuming=options.resume is not None)
+    start, workers = decide_start(first, rank_info, is_resuming=options.resume is not None)
     followers = _followers(options.on_alert, tensorboard=options.tensorboard)
     if isinstance(start, RunCompleteError) and rank_info.world_size == 1:
         print_text(str(start))
@@ -100,29 +99,6 @@ def run_training(arguments: Sequence[str]) -> int:
     if not narrate:
         print_text(format_summary(state))
     return EXIT_OK
-
-
-def _decide_start(
-    decide: Callable[..., StartPoint], rank_info: RankInfo, *, is_resuming: bool
-) -> tuple[StartPoint | Exception | None, list[str]]:
-    """Return where the run starts, and its lanes that need a worker process.
-
-    Where a run of several ranks resumes, rank 0 decides for all: other ranks get None. If rank 0 refuses, it returns
-    the exception, because the other ranks wait for its answer.
-    """
-    restarted = rank_info.restarts > 0
-    is_shared = rank_info.world_size > 1 and (is_resuming or restarted)
-    if is_shared and rank_info.rank > 0:
-        return None, []
-    try:
-        start = decide(restarted=restarted)
-        return start, check_start(start.config, rank_info, is_new=start.is_new)
-    except RunCompleteError as complete:
-        return complete, []
-    except SETUP_ERRORS as error:
-        if is_shared:
-            return error, []
-        raise
 
 
 def _followers(on_alert: str | None, *, tensorboard: bool) -> list[_Follower]:
