@@ -61,7 +61,7 @@ def _find_trained_policy(config: Config) -> Path | None:
 
 
 def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[str]:
-    """Check devices, ranks, task, slots and, for a new run, the telemetry directory.
+    """Check devices, ranks, task, slots and, for a new run on rank 0, the telemetry directory.
 
     Returns:
         Those lanes of this rank that are known to need a worker process.
@@ -81,7 +81,7 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
     for name in config.slots:
         if config.slots.count(name) > 1:
             raise ConfigError(f"--slots names {name!r} more than once")
-    if is_new:
+    if is_new and rank_info.rank == 0:  # the others do not write to it, and may be on another machine
         directory = config.telemetry_dir
         try:
             check_writable(Path(directory))
