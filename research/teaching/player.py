@@ -143,7 +143,7 @@ class LessonPlayer:
         ]
         keys = [job.key for job in jobs]
         begin_episodes(pool, episodes, dict(zip(pool.envs, keys, strict=False)))
-        inner = CandidateAgent(self._policies, self._build)
+        inner = CandidateAgent(self._policies, self._build, len(episodes))
         inner.assign({env: job.alternative.then for env, job in enumerate(jobs)})
         slots = [site.name for site in profile.sites]
         scripts = [job.alternative.first for job in jobs]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import esper
+from esper.common.system.process import RankInfo
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.files.recorder import RecordingError
@@ -91,6 +92,12 @@ def test_growth_refuses_settings_that_it_would_not_follow(settings: dict[str, An
     del settings["rounds"]
     with pytest.raises(esper.ConfigError, match=f"--{next(iter(wrong))} .*is not"):
         esper.grow(TASK, **{**settings, **wrong})
+
+
+def test_growth_under_torchrun_is_refused(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RankInfo, "from_environment", lambda: RankInfo(0, 2, 0, 2))
+    with pytest.raises(esper.ConfigError, match="cannot be used under torchrun; start the command `esper"):
+        esper.grow(TASK, trials=1, telemetry_dir=settings["telemetry_dir"])
 
 
 def test_task_that_cannot_be_grown_raises_task_error(settings: dict[str, Any]) -> None:

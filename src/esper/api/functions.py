@@ -17,6 +17,7 @@ from esper.common.configuration.config import GROWTH_CONFIG, Config, ConfigError
 from esper.common.configuration.files import check_keys, resolve_config
 from esper.common.control import RequestKind
 from esper.common.seeding import restored_generators
+from esper.common.system.process import RankInfo
 from esper.common.user_code.references import with_short_errors
 from esper.networks.tasks.loading import resolve_task
 from esper.networks.tasks.registry import get_built_in, is_built_in
@@ -158,7 +159,7 @@ def grow(
         settings: Further configuration, as for `train`.
 
     Raises:
-        ConfigError: A setting is unknown or not valid, or this machine cannot satisfy it.
+        ConfigError: A setting is unknown or not valid, this machine cannot satisfy it, or there are several ranks.
         TaskError: The task cannot be loaded or grown, has a built-in name, or its data are missing or damaged.
         CheckpointError: A checkpoint that a setting names cannot be used.
         ReadError: A run that a setting names does not exist.
@@ -174,6 +175,8 @@ def grow(
         compares=compare,
         until_flat=until_flat,
     )
+    if RankInfo.from_environment().world_size > 1:
+        raise ConfigError("esper.grow cannot be used under torchrun; start the command `esper-sanctum grow` with it")
     growth = Growth(request=request)
     options = {**GROWTH_CONFIG, "policy": policy, "envs": envs, "steps": steps, **settings}
     engine, _ = _run(task, "esper.grow", options, growth)

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import torch
 
 from esper.common.configuration.config import TaskError
 from esper.common.score_scale import PERCENT
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.networks.tasks.task import Chance
 from esper.recordings.candidates.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, choose
-from esper.studies.growth import director as growth_director
+from esper.studies.growth import trainings
 from esper.studies.growth.best_network import BestNetwork
 from esper.studies.growth.candidate_agent import CandidateAgent
 from esper.studies.growth.director import GrowthDirector
@@ -26,6 +28,7 @@ from esper.studies.harvest.structure import GrownSeed
 from esper.training.engine.training_state import TrainingState
 from esper.training.lanes.errors import FaultError, RunFailedError
 from esper.training.policy.baselines import StaticAgent, germinate_action
+from tests.ranks import together
 from tests.studies.growth.plans import BLUEPRINTS, sites, space
 
 PLANS = ("1:norm@early", "2:conv_light@mid", "3:norm@late", "4:depthwise@late")
@@ -37,20 +40,21 @@ SCORES = {BARE_HOST: 0.5, "1:norm@early": 0.8, "2:conv_light@mid": 0.7, "3:norm@
 
 
 @pytest.fixture(autouse=True)
-def no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(env: Any, score: float, round_number: int, step: int) -> BestNetwork:
         values = {"score": score, "env": env.index, "round": round_number, "step": step}
         seeds = [SEED] if env.index else []  # the bare host is the first of its round
-        return BestNetwork(**values, parameter_ratio=1.1 if env.index else 1.0, seeds=seeds, tensors={})
+        tensors = {"weight": torch.tensor([score, env.index, round_number])}
+        return BestNetwork(**values, parameter_ratio=1.1 if env.index else 1.0, seeds=seeds, tensors=tensors)
 
     def measure_network(network: BestNetwork, env: StubEnv) -> NetworkScores:
         scores_N = torch.full((4,), network.score)
         return NetworkScores(scores_N, scores_N)
 
-    monkeypatch.setattr(growth_director.BestNetwork, "of", of)
-    monkeypatch.setattr(growth_director.BestNetwork, "seeds_differ", lambda *_: False)
-    monkeypatch.setattr(growth_director, "measure_network", measure_network)
-    monkeypatch.setattr(growth_director, "plant_grown", lambda env, seeds, _: env.planted.append(seeds))
+    monkeypatch.setattr(BestNetwork, "of", of)
+    monkeypatch.setattr(BestNetwork, "seeds_differ", lambda *_: False)
+    monkeypatch.setattr(trainings, "measure_network", measure_network)
+    monkeypatch.setattr(trainings, "plant_grown", lambda env, seeds, _: env.planted.append(seeds))
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class StubEnv:
 
 
 class Rounds:
-    """Rounds of one step of a director. `tried` has the candidates and fresh hosts of each round."""
+    """Rounds of one step of a director. `tried` has the candidates and fresh hosts of this rank in each round."""
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class Rounds:
         policies: Sequence[str] = (),
         limit: int | None = None,
         choose_width: Callable[[float], float] | None = None,
+        ranks: RankGroup = SINGLE_RANK,
         **budget: Any,
     ) -> None:
         self.tried: list[list[tuple[str, int]]] = []
@@ -78,7 +83,7 @@ class Rounds:
                 env=StubEnv(index), inactive=False, episode_return=0.0, view=SimpleNamespace(step=0),
                 update_parameter_ratio=lambda: None, last_good=SimpleNamespace(save=lambda: None),
             )
-            for index in range(envs)
+            for index in ranks.env_range(envs)
         ]  # fmt: skip
         profile = SimpleNamespace(
             host_parameters=1000, sites=sites(), blueprints=BLUEPRINTS, chance=Chance(loss=2.3, score=0.1)
@@ -90,9 +95,10 @@ class Rounds:
             reset_loss_scales=lambda: None,
         )
         self.training = SimpleNamespace(
-            config=SimpleNamespace(steps=steps, seed=0),
+            config=SimpleNamespace(steps=steps, seed=0, envs=envs),
+            ranks=ranks,
             pool=pool,
-            agent=CandidateAgent({}, lambda _: StaticAgent()),
+            agent=CandidateAgent({}, lambda _: StaticAgent(), envs, ranks.env_range(envs)),
             hub=SimpleNamespace(emit=lambda _: None),
             episodes=self.episodes,
             round=0,
@@ -109,19 +115,24 @@ class Rounds:
         """Width of the host of each training."""
 
     def begin(self) -> dict[int, str]:
-        """Begin a round, and return the candidate of each env that trains."""
+        """Begin a round, and return the candidate of each env of any rank that trains."""
         keys = self.director.begin_round()
         self.director.start_round()
-        names = {env: one.candidate for env, one in self.director.search_state.training.items()}
+        names = self.names
         self.tried.append([(names[env.index], key.env) for env, key in keys.items()])
         self.widths += [key.width for key in keys.values()]
         for episode in self.episodes:
             episode.inactive = episode.env not in keys
         return names
 
+    @property
+    def names(self) -> dict[int, str]:
+        """Candidate of each env of any rank whose training has not ended."""
+        return {env: job.candidate for env, job in self.director._trainings.jobs.items()}
+
     def step(self, scores: Mapping[str, float] = SCORES, seconds: float = 1.0) -> bool:
         """Train for a step, and return True if the round ends with it."""
-        names = {env: one.candidate for env, one in self.director.search_state.training.items()}
+        names = self.names
         self.training.step += 1
         for episode in self.episodes:
             score = scores.get(names.get(episode.env.index, ""), 0.1)
@@ -141,6 +152,11 @@ class Rounds:
             self.begin()
             self.step(seconds=seconds)
             self.end()
+
+    def resume(self, state: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Continue from a checkpoint."""
+        self.director.load_state_dict(state, tensors)
+        self.director.resume()
 
     @property
     def fresh_hosts(self) -> dict[str, list[int]]:
@@ -185,15 +201,15 @@ def test_growth_continues_only_with_a_larger_budget() -> None:
     stored, tensors = json.loads(json.dumps(first.director.state_dict())), first.director.state_tensors()
     for trials, expected in ((3, True), (2, True), (5, False)):
         later = Rounds(trials=trials)
-        later.director.load_state_dict(stored, tensors)
+        later.resume(stored, tensors)
         assert later.director.has_ended is expected
     later.play()
     added = [training for tried in later.tried for training in tried]
     assert added[:2] == [("3:norm@late", 0), ("4:depthwise@late", 0)]
     assert added[2:] == [("3:norm@late", host) for host in range(1, FRESH_HOSTS + 1)]
-    stored["0"]["budget"] = [9, None]
+    stored["all"]["budget"] = [9, None]
     exhausted = Rounds(trials=9)
-    exhausted.director.load_state_dict(stored, tensors)
+    exhausted.resume(stored, tensors)
     assert exhausted.director.has_ended
 
 
@@ -249,7 +265,7 @@ def test_checkpoint_of_the_start_of_a_round_has_its_trainings() -> None:
         names = rounds.begin()
         later = Rounds(trials=4)
         stored = json.loads(json.dumps(rounds.director.state_dict()))
-        later.director.load_state_dict(stored, rounds.director.state_tensors())
+        later.resume(stored, rounds.director.state_tensors())
         assert later.begin() == names
         assert later.tried[-1] == rounds.tried[-1]
 
@@ -278,7 +294,7 @@ def test_compared_networks_are_candidates_that_train_after_the_answer_is_chosen(
     rounds.begin()
     stored, tensors = json.loads(json.dumps(rounds.director.state_dict())), rounds.director.state_tensors()
     later = Rounds(trials=4, envs=5, choose_width=lambda ratio: 10 * ratio, compares=True)
-    later.director.load_state_dict(stored, tensors)
+    later.resume(stored, tensors)
     later.play()
     hosts = range(1, FRESH_HOSTS + 1)
     compared = [(name, host) for name in (WIDE_HOST, FROM_SCRATCH) for host in hosts]
@@ -301,7 +317,7 @@ def test_comparison_that_is_asked_for_later_continues_an_ended_growth() -> None:
     first.play()
     stored, tensors = json.loads(json.dumps(first.director.state_dict())), first.director.state_tensors()
     later = Rounds(trials=4, compares=True)
-    later.director.load_state_dict(stored, tensors)
+    later.resume(stored, tensors)
     later.play()
     assert [training for tried in later.tried for training in tried] == [
         (FROM_SCRATCH, host) for host in range(1, FRESH_HOSTS + 1)
@@ -324,3 +340,98 @@ def test_wide_host_that_cannot_be_built_is_left_out() -> None:
 @pytest.mark.parametrize(("trials", "finalists"), [(1, 0), (3, 2), (8, 3), (24, 4), (60, 5)])
 def test_progress_expects_no_more_finalists_than_there_are_trials(trials: int, finalists: int) -> None:
     assert GrowthRequest(trials=trials).info(100).fresh == (1 + finalists) * FRESH_HOSTS
+
+
+# Several ranks
+
+ENVS = 5
+PLANNED: dict[str, Any] = {"trials": 7, "envs": ENVS, "steps": 4, "compares": True}
+
+
+def play_on(rounds: Rounds) -> Rounds:
+    """Play rounds with a failed training in the second one, until the growth has ended."""
+    while not rounds.director.has_ended:
+        rounds.begin()
+        has_ended = False
+        while not has_ended and rounds.training.step < PLANNED["steps"]:
+            if (rounds.training.round, rounds.training.step) == (1, 2):
+                assert rounds.director.recover(FaultError("no room", env=1))
+                break
+            has_ended = rounds.step()
+        else:
+            rounds.director.end_round()
+        rounds.training.round, rounds.training.step = rounds.training.round + 1, 0
+    return rounds
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_ranks_grow_as_one(number: int) -> None:
+    alone = play_on(Rounds(**PLANNED))
+    ranked = together(number, lambda ranks: play_on(Rounds(**PLANNED, ranks=ranks.dealt())))
+    states = [msgspec.to_builtins(one.director.search_state, str_keys=True) for one in (alone, ranked[0])]
+    assert states[0] == states[1]
+    assert any(one["outcome"] == "failed" for one in states[0]["candidates"])
+    by_round = zip(*(one.tried for one in ranked), strict=True)
+    assert [sorted(job for of_rank in tried for job in of_rank) for tried in by_round] == [*map(sorted, alone.tried)]
+    assert {len(of_rank[-1]) for of_rank in (one.tried for one in ranked)} <= {
+        len(alone.tried[-1]) // number + extra for extra in (0, 1)
+    }
+    assert alone.director.networks == ranked[0].director.networks
+
+
+def test_networks_stay_on_their_ranks_until_they_are_fetched() -> None:
+    def fetch(ranks: RankGroup) -> tuple[set[str], dict[str, BestNetwork]]:
+        director = play_on(Rounds(**PLANNED, ranks=ranks.dealt())).director
+        return {*director._trainings._kept}, director.fetch(lambda: [*director.networks])
+
+    alone = play_on(Rounds(**PLANNED)).director
+    wanted = alone.fetch(lambda: [*alone.networks])
+    (first, fetched), (second, fetched_too) = together(2, fetch)
+    assert first
+    assert second
+    assert not first & second
+    assert first | second == {*wanted}
+    for found in (fetched, fetched_too):
+        assert [*found] == [*wanted]
+        for name, network in wanted.items():
+            assert torch.equal(found[name].tensors["weight"], network.tensors["weight"])
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+def test_growth_continues_with_another_number_of_ranks(before: int, after: int) -> None:
+    """In the middle of a round, in which one training has ended."""
+    ranks_before = together(before, begin_second_round) if before > 1 else [begin_second_round(SINGLE_RANK)]
+    state: dict[str, Any] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for of_rank, named in ranks_before:
+        state |= json.loads(json.dumps(of_rank))
+        tensors |= named
+
+    def resume(ranks: RankGroup) -> Rounds:
+        ranks = ranks.dealt()
+        rounds = Rounds(**PLANNED, ranks=ranks)
+        rounds.training.round, rounds.training.step = 1, 1
+        own = {key: value for key, value in state.items() if key == "all" or int(key) in ranks.env_range(ENVS)}
+        rounds.resume(own, tensors)
+        while not rounds.step():
+            pass
+        rounds.end()
+        return play_on(rounds)
+
+    alone = resume(SINGLE_RANK)
+    ranked = together(after, resume) if after > 1 else [alone]
+    states = [msgspec.to_builtins(one.director.search_state, str_keys=True) for one in (alone, ranked[0])]
+    assert states[0] == states[1]
+    assert alone.director.networks == ranked[0].director.networks
+
+
+def begin_second_round(ranks: RankGroup) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the state of a growth after a step of its second round."""
+    rounds = Rounds(**PLANNED, ranks=ranks.dealt())
+    rounds.begin()
+    while not rounds.step():
+        pass
+    rounds.end()
+    rounds.begin()
+    rounds.step()
+    return rounds.director.state_dict(), rounds.director.state_tensors()

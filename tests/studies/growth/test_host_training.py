@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import cast
 
 import pytest
 import torch
 
 from esper.common.configuration.config import Config, TaskError
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.studies.growth import host_training
 from esper.studies.growth.host_training import MAX_DOUBLINGS, choose_steps, train_hosts
 from esper.training.engine.episode import Episode
+from esper.training.lanes.errors import FaultError
 from esper.training.lanes.pool import EnvPool
+from tests.ranks import together
 from tests.training.engine.populations import population
 
 SAMPLES = 500
@@ -61,6 +65,36 @@ def test_stop_request_ends_the_trainings(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_host_without_a_finite_score_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TaskError, match="for 1 step had no finite score; give --steps yourself"):
         Hosts(18, monkeypatch).choose(1)
+
+
+@pytest.mark.parametrize("number", [3, 12])
+def test_ranks_train_the_hosts_together(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of twelve ranks have no host."""
+
+    def train(own: range, config: Config, is_stopped: Callable[[], bool]) -> list[torch.Tensor] | None:
+        if is_stopped():
+            raise FaultError("out of reach")
+        if config.steps == 100 and 0 in own:
+            return None
+        draws = [torch.rand(SAMPLES, generator=torch.Generator().manual_seed(config.steps + host)) for host in own]
+        return [(draw_N < min(0.04 * config.steps, 0.7)).float() for draw_N in draws]
+
+    monkeypatch.setattr(host_training, "train_hosts", train)
+
+    def choose(ranks: RankGroup, steps: int = 5, failing: int | None = None) -> int | str | None:
+        try:
+            return choose_steps(
+                Config(steps=steps),
+                lambda hosts: nullcontext(cast("EnvPool", ranks.env_range(hosts.envs))),
+                lambda: ranks.rank == failing,
+                ranks,
+            )
+        except FaultError as fault:
+            return str(fault)
+
+    assert together(number, choose) == [choose(SINGLE_RANK)] * number == [20] * number
+    assert together(number, partial(choose, steps=100)) == [None] * number  # one of them was stopped
+    assert together(number, partial(choose, failing=2)) == ["out of reach"] * number
 
 
 def test_trained_hosts_have_the_scores_of_their_best_networks(monkeypatch: pytest.MonkeyPatch) -> None:

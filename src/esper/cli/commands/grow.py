@@ -22,11 +22,12 @@ from esper.cli.options import (
     given_options,
     print_warnings,
 )
-from esper.cli.run_display import print_ending, run_headless, run_in_dashboard
+from esper.cli.run_display import print_ending, run_headless, run_in_dashboard, run_silently
+from esper.cli.start_point import decide_start
 from esper.cli.streams import print_text
-from esper.common.configuration.config import GROWTH_CONFIG, ConfigError
+from esper.common.configuration.config import GROWTH_CONFIG
 from esper.common.configuration.files import resolve_config
-from esper.common.system.process import RankInfo
+from esper.common.system.process import RankInfo, parent_start_time
 from esper.recordings.candidates.candidates import Objective
 from esper.studies.growth.growth import (
     DEFAULT_TRIALS,
@@ -34,12 +35,13 @@ from esper.studies.growth.growth import (
     MAX_FINALISTS,
     MIN_FINALISTS,
     Growth,
+    GrowthRequest,
     check_growth,
     find_growth,
     make_request,
 )
 from esper.studies.harvest.structure import check_target, holds_networks_of
-from esper.training.engine.start_checks import check_start, resolve_policy
+from esper.training.engine.start_checks import resolve_policy
 from esper.training.engine.start_point import RunOptions, StartPoint
 
 if TYPE_CHECKING:
@@ -56,8 +58,6 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     display, target = DisplayOptions.from_options(options), options.to
     headless = options.no_tui or options.narrate is not None
-    config = resolve_policy(resolve_config(options.config, given_options(options), base=GROWTH_CONFIG))
-    check_growth(config)
     request = make_request(
         trials=options.trials,
         minutes=options.minutes,
@@ -68,13 +68,8 @@ def run(arguments: Sequence[str]) -> int:
         until_flat=options.until_flat,
     )
     rank_info = RankInfo.from_environment()
-    if rank_info.world_size > 1:
-        raise ConfigError("grow cannot be used under torchrun; give --devices several devices of this machine")
-    checkpoint = None if options.new else find_growth(config, request)
-    if target is not None and not (checkpoint and holds_networks_of(target, checkpoint.parent.parent.name)):
-        check_target(target)
-    start = StartPoint.at_checkpoint(config, checkpoint) if checkpoint else StartPoint(config)
-    workers = check_start(config, rank_info, is_new=start.is_new)
+    decide = partial(_resolve_start, options, request)
+    start, workers = decide_start(decide, rank_info, is_resuming=True)
 
     from esper.training.engine.thread import EngineThread
 
@@ -84,16 +79,43 @@ def run(arguments: Sequence[str]) -> int:
         accept_changed_task=options.accept_changed_task,
         load_kind=partial(_load_run, growth),
     )
-    engine = EngineThread(start, run_options, workers=workers)
+    restart = partial(decide, restarted=True) if options.new else None
+    engine = EngineThread(start, run_options, restart=restart, workers=workers)
+    if rank_info.rank > 0:
+        run_silently(engine)
+        return print_ending(engine)
     if headless:
+        checkpoint = start.checkpoint if isinstance(start, StartPoint) else None
         run = checkpoint and checkpoint.parent.parent
         notice = f"continues the growth {run}; --new begins another one" if run else None
         run_headless(engine, sys.stdout, narrate=options.narrate, notice=notice)
     else:
-        run_in_dashboard(engine, display, config.task)
+        run_in_dashboard(engine, display, start.config.task if isinstance(start, StartPoint) else "")
     if code := print_ending(engine):
         return code
     return _print_result(growth, narrated=options.narrate is not None)
+
+
+def _resolve_start(options: argparse.Namespace, request: GrowthRequest, *, restarted: bool) -> StartPoint:
+    """Return where the growth starts.
+
+    Args:
+        restarted: torchrun has restarted the ranks: `--new` then continues the growth that they have begun.
+
+    Raises:
+        ConfigError, ReadError, CheckpointError: The configuration cannot grow a network.
+        HarvestError: The network cannot be written to the directory of `--to`.
+        RecordingError: Another process trains the growth.
+    """
+    config = resolve_policy(resolve_config(options.config, given_options(options), base=GROWTH_CONFIG))
+    check_growth(config)
+    checkpoint = None
+    if restarted or not options.new:
+        checkpoint = find_growth(config, request, since=parent_start_time() if options.new else 0.0)
+    target: Path | None = options.to
+    if target is not None and not (checkpoint and holds_networks_of(target, checkpoint.parent.parent.name)):
+        check_target(target)
+    return StartPoint.at_checkpoint(config, checkpoint) if checkpoint else StartPoint(config)
 
 
 def _load_run(growth: Growth) -> GrowthRun:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,7 +13,6 @@ from esper.networks.seeds.tensors import copy_tensors
 from esper.studies.harvest.model import grown_seeds
 from esper.studies.harvest.structure import GrownSeed
 from esper.training.envs.env import Env
-from esper.training.policy.agent import strip_prefix
 
 State: TypeAlias = dict[str, Any]
 
@@ -27,7 +26,7 @@ class BestNetwork:
         round: Round, from 1.
         step: Number of completed steps of the round.
         parameter_ratio: Parameters of host and seeds that affect the output, divided by those of the host.
-        tensors: Copies of its weights and buffers, on the CPU.
+        tensors: Copies of its weights and buffers, on the CPU; empty in a description.
     """
 
     score: float
@@ -54,6 +53,11 @@ class BestNetwork:
             tensors=copy_tensors(network),
         )
 
+    @property
+    def description(self) -> BestNetwork:
+        """The network without its tensors, which other ranks receive."""
+        return replace(self, tensors={})
+
     def seeds_differ(self, env: Env) -> bool:
         """Return True if other seeds affect the output of an env's network now."""
         return self.labels != [seed.label for seed in grown_seeds(env.network.slots)]
@@ -64,29 +68,13 @@ class BestNetwork:
         return [seed.label for seed in self.seeds]
 
 
-def network_states(networks: Mapping[Any, BestNetwork]) -> list[State]:
-    """Return networks for a checkpoint, without their tensors, as JSON-compatible values."""
-    return [
-        {"key": key, **{name: value for name, value in vars(network).items() if name != "tensors"}}
-        | {"seeds": msgspec.to_builtins(network.seeds)}
-        for key, network in networks.items()
-    ]
+def network_state(network: BestNetwork) -> State:
+    """Return a network for a checkpoint, without its tensors, as JSON-compatible values."""
+    fields = {name: value for name, value in vars(network).items() if name != "tensors"}
+    return fields | {"seeds": msgspec.to_builtins(network.seeds)}
 
 
-def network_tensors(networks: Mapping[Any, BestNetwork]) -> dict[str, Tensor]:
-    """Return the tensors of networks for a checkpoint, by name."""
-    return {
-        f"{index}.{name}": tensor
-        for index, network in enumerate(networks.values())
-        for name, tensor in network.tensors.items()
-    }
-
-
-def load_networks(states: list[State], tensors: Mapping[str, Tensor]) -> dict[Any, BestNetwork]:
-    """Return the networks that `network_states` and `network_tensors` have stored."""
-    found: dict[Any, BestNetwork] = {}
-    for index, state in enumerate(states):
-        fields = {name: value for name, value in state.items() if name not in ("key", "seeds")}
-        seeds = msgspec.convert(state["seeds"], list[GrownSeed])
-        found[state["key"]] = BestNetwork(**fields, seeds=seeds, tensors=strip_prefix(f"{index}.", tensors))
-    return found
+def load_network(state: State, tensors: Mapping[str, Tensor]) -> BestNetwork:
+    """Return the network that `network_state` has stored, with its tensors."""
+    fields: State = {**state, "seeds": msgspec.convert(state["seeds"], list[GrownSeed])}
+    return BestNetwork(**fields, tensors=tensors)

@@ -2,6 +2,8 @@
 
 All trials of the search have the same host and the same order of the data: those of env 0 in round 0. Their differences
 are then due to the candidates. A fresh host is that of another env index, the same for every candidate.
+
+With several ranks, rank 0 decides for all: it has the search, and receives a report of each training after each step.
 """
 
 from __future__ import annotations
@@ -23,48 +25,39 @@ from esper.recordings.candidates.candidates import (
     FROM_SCRATCH,
     WIDE_HOST,
     Candidate,
-    Origin,
-    Outcome,
     choose,
 )
 from esper.recordings.state.search_state import SearchState
-from esper.studies.growth.best_network import BestNetwork, load_networks, network_states, network_tensors
+from esper.studies.growth.best_network import BestNetwork, load_network, network_state
 from esper.studies.growth.candidate_agent import CandidateAgent
-from esper.studies.growth.fresh_scores import FreshScores, measure_network
+from esper.studies.growth.fresh_scores import FreshScores
 from esper.studies.growth.growth import (
     FRESH_HOSTS,
     MAX_FINALISTS,
     GrowthRequest,
-    late_gain,
     num_finalists,
     rounds_on_fresh_hosts,
 )
-from esper.studies.growth.plan_variations import plan_of
 from esper.studies.growth.search import PlanSearch
-from esper.studies.harvest.model import plant_grown
+from esper.studies.growth.trainings import TrainingJob, TrainingReport, Trainings
+from esper.studies.harvest.structure import GrownSeed
 from esper.training.engine.episode import Episode
 from esper.training.engine.step import StepResult
 from esper.training.engine.training_state import Director, TrainingState
 from esper.training.envs.env import Env
 from esper.training.lanes.errors import FaultError, RunFailedError
-from esper.training.policy.agent import strip_prefix
-
-NOT_FINITE = "its score is not finite"
-"""Reason of a training that failed."""
+from esper.training.policy.agent import ALL_ENVS, strip_prefix
 
 
-class TrainingJob(NamedTuple):
-    """A training that is to be done."""
+class RoundPlan(NamedTuple):
+    """The trainings of a round, as rank 0 has chosen them."""
 
-    candidate: str
-    origin: Origin
-    fresh: int | None = None
-    """Number of the fresh host, from 1; None on the host of the search."""
-
-    @property
-    def is_compared(self) -> bool:
-        """True if its network is only compared with the answer."""
-        return self.origin == "comparison"
+    jobs: dict[int, TrainingJob]
+    """Keyed by env index."""
+    width: float
+    """Factor of the widths of the wide host."""
+    seeds: list[GrownSeed]
+    """Seeds of the answer, for its architecture from scratch; empty before there is one."""
 
 
 class Comparison(msgspec.Struct):
@@ -93,7 +86,8 @@ class GrowthDirector(Director):
     Attributes:
         search_state: The candidates so far.
         fresh_scores: Scores of their networks on fresh hosts.
-        networks: Best network of each candidate of the front, and of each that may be chosen, keyed by name.
+        networks: Best network of each candidate of the front, and of each that may be chosen, keyed by name, without
+            their tensors.
     """
 
     def __init__(
@@ -113,7 +107,13 @@ class GrowthDirector(Director):
         self._make_search = make_search
         self._search = make_search()
         super().__init__(training)
-        self._patience = request.patience_steps(training.config.steps)
+        self._envs = training.config.envs
+        """Number of envs of all ranks."""
+        self._trainings = Trainings(
+            training, request.objective, request.patience_steps(training.config.steps), self._search.allows
+        )
+        self._reports: list[TrainingReport] = []
+        """Reports of this rank on the step in progress."""
         self.search_state = SearchState(
             info=request.info(training.pool.profile.host_parameters, len(self._compared)), scale=self._scale
         )
@@ -123,6 +123,8 @@ class GrowthDirector(Director):
         self._waiting: deque[TrainingJob] = deque()
         """Trainings that come before new candidates: those of a round that failed, and those on fresh hosts."""
         self._is_searching = True
+        self._is_budget_changed = False
+        """True if the restored checkpoint had another budget."""
         self._started = 0
         """Number of trials of the search that were started."""
         self._seconds = 0.0
@@ -130,10 +132,13 @@ class GrowthDirector(Director):
         self._round_seconds = 0.0
         """Duration of the steps of this round, or of the last one at the start of a round."""
         self._longest_round = 0.0
-        self._jobs: dict[int, TrainingJob] = {}
-        """Trainings of this round that have not ended, keyed by env index."""
-        self._best: dict[int, BestNetwork] = {}
-        """Best network of each training of this round, keyed by env index."""
+        self._plan = RoundPlan({}, 1.0, [])
+        """Trainings of this round."""
+
+    @property
+    def is_lockstep(self) -> bool:
+        """True with several ranks: rank 0 ends trainings after each step, and a fault of one rank fails one trial."""
+        return not self._training.ranks.is_single
 
     # Rounds
 
@@ -159,42 +164,41 @@ class GrowthDirector(Director):
             ConfigError: A plan or a policy cannot be used.
         """
         training = self._training
-        jobs = self._next_jobs(len(training.pool.envs))
-        self._jobs = dict(zip((env.index for env in training.pool.envs), jobs, strict=False))
-        self._best, self._round_seconds = {}, 0.0
+        self._plan = plan = training.ranks.run_on_rank0(self._plan_round)
+        self._trainings.begin(plan.jobs)
+        self._round_seconds = 0.0
         agent = training.agent
         assert isinstance(agent, CandidateAgent)
         # Networks that are only compared grow as the bare host does: not at all.
-        grows = {env: BARE_HOST if job.is_compared else job.candidate for env, job in self._jobs.items()}
+        grows = {env: BARE_HOST if job.is_compared else job.candidate for env, job in plan.jobs.items()}
         agent.assign(grows)
         training.pool.reset_loss_scales()  # a trial must not depend on the one before it
-        return {env: self._key(self._jobs[env.index]) for env in training.pool.envs if env.index in self._jobs}
+        return {env: self._key(plan.jobs[env.index]) for env in training.pool.envs if env.index in plan.jobs}
+
+    def _plan_round(self) -> RoundPlan:
+        """Choose the trainings of the next round. Rank 0 calls it."""
+        jobs = dict(zip(range(self._envs), self._next_jobs(self._envs), strict=False))
+        answer = self._comparison.answer if self._comparison else None
+        network = None if answer is None else self.networks.get(answer)
+        width = self._comparison.width if self._comparison else 1.0
+        return RoundPlan(jobs, width, network.seeds if network else [])
 
     def _key(self, job: TrainingJob) -> EpisodeKey:
         """Return the key of the episode of a training."""
-        width = self._comparison.width if self._comparison and job.candidate == WIDE_HOST else 1.0
+        width = self._plan.width if job.candidate == WIDE_HOST else 1.0
         return EpisodeKey(self._training.config.seed, job.fresh or 0, 0, width)
 
     def start_round(self) -> None:
         """Plant the seeds of networks that train from scratch, and report the trainings of the round that has begun."""
-        for episode in self._training.episodes:
-            job = self._jobs.get(episode.env.index)
-            if job is not None and job.candidate == FROM_SCRATCH:
-                self._plant_answer(episode)
+        self._trainings.plant(FROM_SCRATCH, self._plan.seeds)
+        if self._training.ranks.rank > 0:
+            return
         number = self._training.round + 1
         self.search_state.start_round(0)
-        for env, job in self._jobs.items():
+        for env, job in self._plan.jobs.items():
             self.emit(
                 ev.TrialStarted(round=number, env=env, candidate=job.candidate, origin=job.origin, fresh=job.fresh)
             )
-
-    def _plant_answer(self, episode: Episode) -> None:
-        """Plant the seeds of the answer, with fresh weights and blended in from the start."""
-        assert self._comparison is not None
-        assert self._comparison.answer is not None
-        plant_grown(episode.env, self.networks[self._comparison.answer].seeds, self._training.config.seed)
-        episode.update_parameter_ratio()
-        episode.last_good.save()
 
     def _next_jobs(self, envs: int) -> list[TrainingJob]:
         jobs: list[TrainingJob] = []
@@ -262,21 +266,38 @@ class GrowthDirector(Director):
 
     def end_round(self) -> None:
         """End the trainings that are still in progress, and drop the networks that cannot be chosen any more."""
-        for episode in self._training.episodes:
-            if episode.env.index in self._jobs:
-                self._end_training(episode, "done")
+        self._reports = self._trainings.report_last()
+        self._settle()
+        self._has_ended = self._training.ranks.run_on_rank0(self._close_round)
+        self._share_networks()
+
+    def _close_round(self) -> bool:
+        """Queue the next trainings, and return True if there are none. Rank 0 calls it."""
         if not self._is_searching:
             self.report_measurements()
         kept = {one.name for one in self.search_state.front} | set(self._search.finalists(MAX_FINALISTS))
         kept |= {one.name for one in self.search_state.candidates if one.fresh_scores}
         self.networks = {name: network for name, network in self.networks.items() if name in kept}
         self._longest_round = max(self._longest_round, self._round_seconds)
-        has_trials = self._is_searching and self._trials_left(len(self._training.pool.envs)) > 0
+        has_trials = self._is_searching and self._trials_left(self._envs) > 0
         if not has_trials and self._is_searching:
-            self._begin_fresh(len(self._training.pool.envs))
+            self._begin_fresh(self._envs)
         if not self._is_searching and not self._waiting:
             self._queue_comparisons()
-        self._has_ended = not self._is_searching and not self._waiting
+        return not self._is_searching and not self._waiting
+
+    def _share_networks(self) -> None:
+        """Keep the networks that rank 0 has chosen, each on the rank that has trained it. All ranks call this."""
+        self._trainings.keep(self._training.ranks.run_on_rank0(lambda: self.networks))
+
+    def fetch(self, names: Callable[[], list[str]]) -> dict[str, BestNetwork]:
+        """Return networks with their tensors, keyed by name. All ranks call it together.
+
+        Args:
+            names: Function that returns their names on rank 0.
+        """
+        self._share_networks()
+        return self._trainings.fetch(self._training.ranks.run_on_rank0(names))
 
     def _queue_comparisons(self) -> None:
         """Queue the trainings of the networks that are compared with the answer, unless they were queued before."""
@@ -307,48 +328,31 @@ class GrowthDirector(Director):
     # Steps
 
     def observe(self, episodes: Sequence[Episode]) -> None:
-        """Keep the best networks of a group after its step, before the slots tick: as they were validated.
-
-        A network whose seeds have changed replaces an earlier one, even if it is worse for now: the score of a training
-        is that of the network that it has grown.
-        """
-        for episode in episodes:
-            env, score = episode.env.index, episode.view.scores[-1]
-            if env not in self._jobs or episode.inactive or not math.isfinite(score):
-                continue
-            best = self._best.get(env)
-            if best is None or self._scale.is_better(score, best.score) or best.seeds_differ(episode.env):
-                self._best[env] = BestNetwork.of(episode.env, score, self._training.round + 1, episode.view.step)
+        """Keep the best networks of a group after its step; see `Trainings.observe`."""
+        self._trainings.observe(episodes)
 
     def end_group(self, result: StepResult) -> None:
-        """End the trainings of a group that broke down, are worse than others, or no longer improve."""
-        for episode, outcome in zip(result.episodes, result.outcomes, strict=True):
-            job = self._jobs.get(episode.env.index)
-            if job is None:
-                continue
-            if outcome and outcome.breakdown:
-                self._end_training(episode, "broke down", outcome.breakdown.reason)
-            elif job.fresh is None and self._is_worse(episode, job):
-                self._end_training(episode, "pruned")
-            elif self._improves_no_more(episode):
-                self._end_training(episode, "done")
+        """End the trainings of a group that broke down, are worse than others, or no longer improve.
 
-    def _is_worse(self, episode: Episode, job: TrainingJob) -> bool:
+        With several ranks, they end with the step.
+        """
+        self._reports += self._trainings.report_group(result.episodes, result.outcomes)
+        if not self.is_lockstep:
+            self._settle()
+
+    def _settle(self) -> None:
+        """End the trainings of all ranks that have to end, given their reports. All ranks call it together."""
+        ranks = self._training.ranks
+        by_rank, self._reports = ranks.all_gather_object(self._reports), []
+        reports = sorted((report for of_rank in by_rank for report in of_rank), key=lambda report: report.env)
+        self._trainings.end(ranks.run_on_rank0(lambda: [one.env for one in reports if self._end_training(one)]))
+
+    def _is_worse(self, report: TrainingReport, job: TrainingJob) -> bool:
         """Report the objective of a trial, and return True if the search prunes it."""
-        step, value = episode.view.step, self._value(episode)
-        is_last = step == self._training.config.steps
-        return value is not None and not is_last and self._search.report(job.candidate, step, value)
-
-    def _improves_no_more(self, episode: Episode) -> bool:
-        best = self._best.get(episode.env.index)
-        return best is not None and episode.view.step - best.step >= self._patience
-
-    def _value(self, episode: Episode) -> float | None:
-        """Return the objective of a training up to now; None if it is unknown."""
-        best = self._best.get(episode.env.index)
-        of_score = self._scale.gain(best.score) if best else None
-        value = episode.episode_return if self._request.objective == "return" else of_score
-        return value if value is not None and math.isfinite(value) else None
+        is_last = report.step == self._training.config.steps
+        return (
+            report.value is not None and not is_last and self._search.report(job.candidate, report.step, report.value)
+        )
 
     def end_step(self, seconds: float) -> bool:
         """Note the duration of a step, and return True if the round ends with it, because no env trains any more.
@@ -356,17 +360,20 @@ class GrowthDirector(Director):
         Raises:
             RunFailedError: The budget is too short for one training.
         """
+        if self.is_lockstep:
+            self._settle()
         self._seconds += seconds
         self._round_seconds += seconds
         steps = self._training.config.steps
         if self._training.round == 0 and self._training.step == min(2, steps):  # the first step also warms up
-            self._estimate_duration(self._round_seconds + seconds * (steps - self._training.step))
-        return not self._jobs
+            expected = self._round_seconds + seconds * (steps - self._training.step)
+            self._training.ranks.run_on_rank0(lambda: self._estimate_duration(expected))
+        return not self._trainings.jobs
 
     def _estimate_duration(self, seconds: float) -> None:
         """Log how long a growth takes whose trainings of a round take some seconds. Raises RunFailedError."""
-        envs, steps, minutes = len(self._training.pool.envs), self._training.config.steps, self._request.minutes
-        training = f"{pluralise(min(envs, len(self._jobs)), 'training')} of {pluralise(steps, 'step')}"
+        envs, steps, minutes = self._envs, self._training.config.steps, self._request.minutes
+        training = f"{pluralise(min(envs, len(self._trainings.jobs)), 'training')} of {pluralise(steps, 'step')}"
         takes = f"{training} at once take about {format_duration(seconds)}"
         if minutes is None:
             rounds = self._request.expected_rounds(envs, len(self._compared))
@@ -378,57 +385,38 @@ class GrowthDirector(Director):
                 "fewer --envs or --steps"
             )
 
-    def _end_training(self, episode: Episode, outcome: Outcome, reason: str | None = None) -> None:
-        """End the training of an env, and report it, also to the search."""
-        env = episode.env.index
-        job, best, value = self._jobs.pop(env), self._best.get(env), self._value(episode)
-        episode.inactive = True
-        if outcome == "done" and value is None:
-            outcome, reason = "failed", NOT_FINITE
-        elif (
-            outcome == "done"
-            and best is not None
-            and not (job.is_compared or self._search.allows(best.parameter_ratio))
-        ):
-            outcome, reason = "failed", f"its network has {best.parameter_ratio:.3g} times the parameters of the host"
-        if outcome == "done" and best is not None and job.fresh is not None:
-            try:
-                self.fresh_scores.add(job.candidate, job.fresh, measure_network(best, episode.env))
-            except FaultError as fault:
-                if job.candidate == BARE_HOST:  # every other network would fail, too
-                    raise
-                outcome, reason = "failed", str(fault)
+    def _end_training(self, report: TrainingReport) -> bool:
+        """Report the end of a training, also to the search, and return True; False if the training goes on."""
+        job, best, outcome = self._trainings.jobs[report.env], report.best, report.outcome
+        if outcome != "broke down" and job.fresh is None and self._is_worse(report, job):
+            outcome = "pruned"
+        if outcome is None:
+            return False
         is_done = outcome == "done"
+        if is_done and job.fresh is not None and report.scores is not None:
+            self.fresh_scores.add(job.candidate, job.fresh, report.scores)
         self.emit(
             ev.TrialEnded(
                 round=self._training.round + 1,
-                step=episode.view.step,
-                env=env,
+                step=report.step,
+                env=report.env,
                 candidate=job.candidate,
                 fresh=job.fresh,
                 outcome=outcome,
-                reason=reason,
+                reason=None if outcome == "pruned" else report.reason,
                 score=best.score if best else None,
                 best_step=best.step if best else None,
-                net_return=episode.episode_return if is_done else None,
+                net_return=report.net_return if is_done else None,
                 parameter_ratio=best.parameter_ratio if best else None,
                 seeds=best.labels if best else [],
-                late_gain=self._scale.gain(late_gain(episode.view.scores))
-                if is_done and job.fresh is not None
-                else None,
+                late_gain=report.late_gain,
             )
         )
         if job.fresh is None:
-            plan = self._plan_of(episode) if job.origin == "policy" else ""
-            self._search.tell(job.candidate, outcome, value if is_done else None, plan)
+            self._search.tell(job.candidate, outcome, report.value if is_done else None, report.plan)
         if is_done and best is not None and not job.is_compared:
             self._keep(job, best)
-
-    def _plan_of(self, episode: Episode) -> str:
-        profile, agent = self._training.pool.profile, self._training.agent
-        assert isinstance(agent, CandidateAgent)
-        taken = agent.actions[episode.env.index][: episode.view.step]
-        return plan_of(taken, [site.name for site in profile.sites], profile.blueprints)
+        return True
 
     def _keep(self, job: TrainingJob, network: BestNetwork) -> None:
         """Keep the network of a candidate: the best one on fresh hosts, or else that of its trial."""
@@ -448,9 +436,18 @@ class GrowthDirector(Director):
         Returns:
             False if the run cannot continue: the env is unknown, its device is lost, or the bare host fails.
         """
-        job = None if fault.env is None else self._jobs.pop(fault.env, None)
-        if job is None or fault.env is None or fault.is_device_lost or job.candidate == BARE_HOST:
+        jobs = self._trainings.jobs
+        job = None if fault.env is None else jobs.pop(fault.env, None)
+        if job is None or fault.is_device_lost or job.candidate == BARE_HOST:
             return False
+        self._training.ranks.run_on_rank0(lambda: self._record_failure(job, fault))
+        jobs.clear()
+        self._share_networks()
+        return True
+
+    def _record_failure(self, job: TrainingJob, fault: FaultError) -> None:
+        """Record a training that failed, and queue the others of its round again. Rank 0 calls it."""
+        assert fault.env is not None
         self.emit(
             ev.TrialEnded(
                 round=self._training.round + 1,
@@ -464,9 +461,7 @@ class GrowthDirector(Director):
         )
         if job.fresh is None:
             self._search.tell(job.candidate, "failed", None)
-        self._waiting.extendleft(reversed(self._jobs.values()))
-        self._jobs = {}
-        return True
+        self._waiting.extendleft(reversed(self._trainings.jobs.values()))
 
     def emit(self, event: ev.SearchEvent) -> None:
         """Emit an event of the growth, and apply it to the state of the search."""
@@ -476,65 +471,75 @@ class GrowthDirector(Director):
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, keyed by the index of the first env."""
+        """Return the state for a checkpoint. All ranks call it together."""
+        self._share_networks()
+        shared = self._training.ranks.run_on_rank0(self._shared_state)
+        return {**self._trainings.state_dict(), ALL_ENVS: shared}
+
+    def _shared_state(self) -> dict[str, Any]:
+        """Return the state of rank 0."""
         return {
-            "0": {
-                "search": self._search.state_dict(),
-                "candidates": msgspec.to_builtins(self.search_state, str_keys=True),
-                "fresh-scores": self.fresh_scores.state_dict(),
-                "networks": network_states(self.networks),
-                "best": network_states(self._best),
-                "waiting": [list(job) for job in self._waiting],
-                "jobs": [[env, list(job)] for env, job in self._jobs.items()],
-                "searching": self._is_searching,
-                "started": self._started,
-                "seconds": self._seconds,
-                "round-seconds": self._round_seconds,
-                "longest-round": self._longest_round,
-                "ended": self._has_ended,
-                "budget": self._budget,
-                "comparison": msgspec.to_builtins(self._comparison),
-            }
+            "search": self._search.state_dict(),
+            "candidates": msgspec.to_builtins(self.search_state, str_keys=True),
+            "fresh-scores": self.fresh_scores.state_dict(),
+            "networks": {name: network_state(network) for name, network in self.networks.items()},
+            "waiting": [list(job) for job in self._waiting],
+            "jobs": [[env, list(job)] for env, job in self._trainings.jobs.items()],
+            "searching": self._is_searching,
+            "started": self._started,
+            "seconds": self._seconds,
+            "round-seconds": self._round_seconds,
+            "longest-round": self._longest_round,
+            "ended": self._has_ended,
+            "budget": self._budget,
+            "comparison": msgspec.to_builtins(self._comparison),
         }
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return the weights of the networks that are kept, and the scores on fresh hosts, by name."""
-        parts = {
-            "fresh-score": self.fresh_scores.state_tensors(),
-            "network": network_tensors(self.networks),
-            "best": network_tensors(self._best),
-        }
-        return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+        """Return the weights of the networks on this rank, and on rank 0 the scores on fresh hosts, by name."""
+        scores = {f"fresh-score.{name}": tensor for name, tensor in self.fresh_scores.state_tensors().items()}
+        return scores | self._trainings.state_tensors()
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Resume from a checkpoint.
+        """Restore the state of a checkpoint.
 
         Raises:
             ValueError: The search was stored by another version of the sampler.
         """
-        stored = state["0"]
-        self._search = self._make_search()
-        self._search.load_state_dict(stored["search"])
+        by_env = dict(state)
+        stored = by_env.pop(ALL_ENVS)
+        if self._training.ranks.rank == 0:
+            self._search = self._make_search()
+            self._search.load_state_dict(stored["search"])
+            self.fresh_scores.load_state_dict(stored["fresh-scores"], strip_prefix("fresh-score.", tensors))
         info = self.search_state.info
         self.search_state = msgspec.convert(stored["candidates"], SearchState, strict=False)
         self.search_state.info = info
-        self.fresh_scores.load_state_dict(stored["fresh-scores"], strip_prefix("fresh-score.", tensors))
-        self.networks = load_networks(stored["networks"], strip_prefix("network.", tensors))
-        self._best = load_networks(stored["best"], strip_prefix("best.", tensors))
+        self.networks = {name: load_network(network, {}) for name, network in stored["networks"].items()}
+        jobs = {env: TrainingJob(*job) for env, job in stored["jobs"]}
         self._waiting = deque(TrainingJob(*job) for job in stored["waiting"])
-        self._jobs = {env: TrainingJob(*job) for env, job in stored["jobs"]}
         self._is_searching, self._started = stored["searching"], stored["started"]
         self._seconds, self._round_seconds = stored["seconds"], stored["round-seconds"]
         self._longest_round, self._has_ended = stored["longest-round"], stored["ended"]
         if self._training.step == 0:  # the start of a round, which begins again
-            self._waiting.extendleft(reversed(self._jobs.values()))
-            self._jobs = {}
+            self._waiting.extendleft(reversed(jobs.values()))
+            jobs = {}
+        self._trainings.load_state_dict(by_env, tensors, jobs, self.networks)
         self._comparison = msgspec.convert(stored["comparison"], Comparison | None)
-        is_changed = stored["budget"] != self._budget
-        if not self._is_searching and is_changed and self._trials_left(len(self._training.pool.envs)) > 0:
-            self._is_searching, self._has_ended = True, False
+        self._is_budget_changed = stored["budget"] != self._budget
+
+    def resume(self) -> None:
+        """Continue after a checkpoint was restored, perhaps with another budget. All ranks call it together."""
+        self._has_ended = self._training.ranks.run_on_rank0(self._reopen)
+
+    def _reopen(self) -> bool:
+        """Queue what a larger request adds, and return True if the growth has ended. Rank 0 calls it."""
+        if not self._is_searching and self._is_budget_changed and self._trials_left(self._envs) > 0:
+            self._is_searching = True
             self._waiting.clear()
             self._comparison = None
-        elif self._has_ended:  # the same command may compare more than before
+            return False
+        if self._has_ended:  # the same command may compare more than before
             self._queue_comparisons()
-            self._has_ended = not self._waiting
+            return not self._waiting
+        return False

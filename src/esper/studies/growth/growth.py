@@ -13,7 +13,7 @@ import msgspec
 from esper.common.configuration.config import GROWTH_CONFIG, MAX_COUNT, Config, ConfigError
 from esper.common.formatting import suggest
 from esper.recordings.candidates.candidates import FROM_SCRATCH, WIDE_HOST, Objective
-from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.catalog import list_checkpoints, size_and_time
 from esper.recordings.events import SearchInfo
 from esper.recordings.files.run_manifest import read_run_manifest
 from esper.recordings.files.runs import list_runs
@@ -239,8 +239,11 @@ def growth_identity(config: Config, request: GrowthRequest) -> dict[str, Any]:
     return {"config": kept_settings(config), **aim}
 
 
-def find_growth(config: Config, request: GrowthRequest) -> Path | None:
+def find_growth(config: Config, request: GrowthRequest, since: float = 0.0) -> Path | None:
     """Return the newest checkpoint of the last growth with the same settings; None if there is none.
+
+    Args:
+        since: Time of the checkpoint, in seconds since the epoch, from which on it counts.
 
     Raises:
         OSError: The telemetry directory cannot be read.
@@ -248,7 +251,7 @@ def find_growth(config: Config, request: GrowthRequest) -> Path | None:
     identity = msgspec.json.decode(msgspec.json.encode(growth_identity(config, request)))
     for run in list_runs(Path(config.telemetry_dir)):
         if read_run_manifest(run).growth == identity and (checkpoints := list_checkpoints(run)):
-            return checkpoints[-1]
+            return checkpoints[-1] if size_and_time(checkpoints[-1])[1] >= since else None
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import msgspec
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from esper.common.configuration.config import Config, TaskError
 from esper.common.formatting import pluralise
 from esper.common.intervals import crossed_interval
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.studies.growth.fresh_scores import measure_env
 from esper.studies.growth.growth import FRESH_HOSTS
 from esper.training.engine.episode import Episode, begin_episodes
@@ -30,14 +32,18 @@ _ROUND = 1
 
 
 def choose_steps(
-    config: Config, open_pool: Callable[[Config], AbstractContextManager[EnvPool]], is_stopped: Callable[[], bool]
+    config: Config,
+    open_pool: Callable[[Config], AbstractContextManager[EnvPool]],
+    is_stopped: Callable[[], bool],
+    ranks: RankGroup = SINGLE_RANK,
 ) -> int | None:
     """Return the number of steps from which on twice as many do not improve the bare host beyond chance.
 
     Args:
         config: Configuration with the smallest number of steps.
-        open_pool: Opens the envs of the bare host with a configuration.
+        open_pool: Opens this rank's envs of the bare host with a configuration.
         is_stopped: Called after each step; True ends the trainings.
+        ranks: Ranks that share the envs. All of them call this together.
 
     Returns:
         The number of steps, at most 2 ** `MAX_DOUBLINGS` times the smallest; None if the trainings were stopped.
@@ -49,10 +55,11 @@ def choose_steps(
     shorter, steps = None, config.steps
     for _ in range(1 + MAX_DOUBLINGS):
         hosts = msgspec.structs.replace(config, envs=FRESH_HOSTS, steps=steps)
-        with open_pool(hosts) as pool:
-            best = train_hosts(pool, hosts, is_stopped)
-        if best is None:
-            return None
+        best: list[Tensor] = []
+        for of_rank in ranks.run_on_every_rank(partial(_train_own, ranks, hosts, open_pool, is_stopped)):
+            if of_rank is None:
+                return None
+            best += of_rank
         if len(best) < FRESH_HOSTS:
             trainings = f"a training of your network for {pluralise(steps, 'step')}"
             raise TaskError(f"{trainings} had no finite score; give --steps yourself")
@@ -61,6 +68,19 @@ def choose_steps(
             return steps // 2
         shorter, steps = longer, 2 * steps
     return steps // 2
+
+
+def _train_own(
+    ranks: RankGroup,
+    hosts: Config,
+    open_pool: Callable[[Config], AbstractContextManager[EnvPool]],
+    is_stopped: Callable[[], bool],
+) -> list[Tensor] | None:
+    """Return the result of `train_hosts` for the hosts of this rank, which may be none."""
+    if not ranks.env_range(hosts.envs):
+        return []
+    with open_pool(hosts) as pool:
+        return train_hosts(pool, hosts, is_stopped)
 
 
 def train_hosts(pool: EnvPool, config: Config, is_stopped: Callable[[], bool]) -> list[Tensor] | None:

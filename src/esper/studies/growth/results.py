@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from esper.common.domain import VERSION, Severity
 from esper.common.formatting import pluralise
@@ -24,7 +25,7 @@ _MAX_NAME_CHARS = 60
 
 
 class GrowthResults:
-    """Computes the results of a growth whose trainings have ended, or were stopped.
+    """Computes the results of a growth whose trainings have ended, or were stopped. Only rank 0 has them.
 
     Args:
         growth: Receives the results.
@@ -48,31 +49,32 @@ class GrowthResults:
         self._splits = splits
         self._run = run
 
-    def finish(self) -> None:
+    def names(self) -> list[str]:
+        """Return the names of the networks that `finish` needs."""
+        best, _ = self._answer()
+        front = [one.name for one in self._director.search_state.front]
+        names = dict.fromkeys([best.name, BARE_HOST, *front]) if best else {}
+        return [name for name in names if name in self._director.networks]
+
+    def finish(self, networks: Mapping[str, BestNetwork]) -> None:
         """Test the networks of the front, write the requested ones, and report the answer.
+
+        Args:
+            networks: The networks of `names`, keyed by name.
 
         Raises:
             FaultError: A network cannot be built or tested.
         """
-        growth, state = self._growth, self._director.search_state
-        growth.search, growth.is_complete = state, self._director.has_ended
-        objective = growth.request.objective
-        if self._director.has_chosen:
-            best = choose(state.candidates, objective)
-            answer = describe_answer(state.candidates, objective, self._training.config.steps)
-            if not self._director.has_ended:
-                answer += "; stopped before its comparisons were done, which the same command continues"
-        else:
-            best = self._director.best_trial()
-            answer = self._describe_stopped(best)
+        growth, objective = self._growth, self._growth.request.objective
+        growth.search, growth.is_complete = self._director.search_state, self._director.has_ended
+        best, answer = self._answer()
         if best is None:
             self._director.emit(ev.SearchEnded(answer=answer))
             return
-        for name in dict.fromkeys([best.name, BARE_HOST, *(one.name for one in state.front)]):
-            if (network := self._director.networks.get(name)) is not None:
-                grown = self._build(name, network, answer if name == best.name else "")
-                growth.networks[name] = grown
-                self._director.emit(ev.NetworkTested(candidate=name, test_score=grown.structure.test_score))
+        for name, network in networks.items():
+            grown = self._build(name, network, answer if name == best.name else "")
+            growth.networks[name] = grown
+            self._director.emit(ev.NetworkTested(candidate=name, test_score=grown.structure.test_score))
         self._write(best.name)
         if effects := self._director.effects(best.name):
             described = ", ".join(f"{seed} {effect:+.3f}" for seed, effect in effects.items())
@@ -80,6 +82,17 @@ class GrowthResults:
         directory = growth.directories.get(best.name)
         written = None if directory is None else str(directory)
         self._director.emit(ev.SearchEnded(answer=answer, candidate=best.name, directory=written))
+
+    def _answer(self) -> tuple[Candidate | None, str]:
+        """Return the best candidate, None without one, and the answer in words."""
+        state, objective = self._director.search_state, self._growth.request.objective
+        if not self._director.has_chosen:
+            best = self._director.best_trial()
+            return best, self._describe_stopped(best)
+        answer = describe_answer(state.candidates, objective, self._training.config.steps)
+        if not self._director.has_ended:
+            answer += "; stopped before its comparisons were done, which the same command continues"
+        return choose(state.candidates, objective), answer
 
     def _describe_stopped(self, best: Candidate | None) -> str:
         """Return the answer of a growth that was stopped before it had chosen."""

@@ -36,19 +36,27 @@ from esper.training.policy.agent import Agent
 class GrowthRun(RunKind):
     """The run of a growth. In each of its rounds, every env trains one candidate."""
 
+    deals_envs = True
     continuation = "the same command continues the growth"
 
     def __init__(self, growth: Growth) -> None:
         self._growth = growth
         self._space: PlanSpace | None = None
+        self._director: GrowthDirector | None = None
         self._results: GrowthResults | None = None
+        """Results of the growth; None on other ranks than 0."""
 
     def identity(self, config: Config, command: str | None, name: str) -> dict[str, Any]:  # noqa: ARG002
         """Return the settings that a growth keeps."""
         return {"growth": growth_identity(config, self._growth.request)}
 
     def configure(
-        self, prepared: PreparedTask, saved: Manifest | None, lanes: Sequence[str], control: RequestQueue
+        self,
+        prepared: PreparedTask,
+        saved: Manifest | None,
+        lanes: Sequence[str],
+        control: RequestQueue,
+        ranks: RankGroup,
     ) -> Config:
         """Check the task of a growth, and return the configuration with its rounds, and with its steps until flat.
 
@@ -71,10 +79,10 @@ class GrowthRun(RunKind):
 
         def open_pool(hosts: Config) -> closing[EnvPool]:
             self.stage = f"training your network for {hosts.steps} steps, to choose --steps"
-            return closing(EnvPool(task, profile, data, lanes, hosts))
+            return closing(EnvPool(task, profile, data, lanes, hosts, ranks.env_range(hosts.envs)))
 
         try:
-            steps = choose_steps(config, open_pool, lambda: control.stop_requested)
+            steps = choose_steps(config, open_pool, lambda: control.stop_requested, ranks)
         except FaultError as fault:
             raise TaskError(str(fault)) from fault
         self.stage = None
@@ -89,7 +97,7 @@ class GrowthRun(RunKind):
             CheckpointError: The proposing policy is a checkpoint that has none.
             ConfigError: The user's plan does not fit the task or is too large, or the user's policy cannot be loaded.
         """
-        agent = build_candidates(config, prepared.profile)
+        agent = build_candidates(config, prepared.profile, ranks)
         self._space = self._make_space(config, prepared.profile)
         return agent
 
@@ -110,17 +118,20 @@ class GrowthRun(RunKind):
         config, space = state.config, self._space
         task, data, profile = prepared.task, prepared.data, prepared.profile
         assert space is not None
-        assert run is not None  # a growth has one rank
 
         def make_search() -> PlanSearch:
             return PlanSearch(space, policies=proposing_policies(config), plans=[config.plan], seed=config.seed)
 
         choose = partial(choose_width, task, profile, data) if task.wide_model else None
         director = GrowthDirector(self._growth.request, make_search, state, choose)
-        state.director = director
-        self._results = GrowthResults(self._growth, director, state, task=task, splits=data[0], run=run)
+        state.director = self._director = director
+        if state.ranks.rank == 0:
+            assert run is not None
+            self._results = GrowthResults(self._growth, director, state, task=task, splits=data[0], run=run)
 
     def finish(self) -> None:
         """Test and write the networks, and report the answer. Raises FaultError if a network cannot be built."""
-        assert self._results is not None
-        self._results.finish()
+        assert self._director is not None
+        networks = self._director.fetch(lambda: self._results.names() if self._results else [])
+        if self._results is not None:
+            self._results.finish(networks)

@@ -403,6 +403,7 @@ class RunController:
         restored = self.checkpointer.restore(self._training, path)
         self._single_step = None
         self._hub.rewind(restored.telemetry)
+        self._training.director.resume()
         self._emit_checkpoint(path, restored.bytes, restored.checkpoint, None, "restore", restored.written)
         self._emit_resumed(origin, str(path))
         self._try_optional(lambda: self.checkpointer.set_aside_later(self._training))

@@ -22,6 +22,8 @@ class RunKind:
 
     stage: str | None = None
     """Work before the run begins, in words; None without it."""
+    deals_envs = False
+    """True to deal the envs to the ranks one after another, for rounds in which only the first envs play."""
     continuation: str | None = None
     """How to continue a run of this kind that failed, in words; None: resume it from its newest checkpoint."""
 
@@ -41,8 +43,9 @@ class RunKind:
         saved: Manifest | None,  # noqa: ARG002 (other kinds use it, and the next two)
         lanes: Sequence[str],  # noqa: ARG002
         control: RequestQueue,  # noqa: ARG002
+        ranks: RankGroup,  # noqa: ARG002
     ) -> Config:
-        """Return the configuration of the run, for its task.
+        """Return the configuration of the run, for its task. All ranks call it together.
 
         Args:
             saved: The checkpoint from which the run resumes; None for a new one.
@@ -68,4 +71,4 @@ class RunKind:
         """
 
     def finish(self) -> None:
-        """Compute the results of a run that has ended. Raises FaultError."""
+        """Compute the results of a run that has ended. All ranks call it together. Raises FaultError."""

@@ -70,7 +70,8 @@ def set_up_run(
         prepared = prepare_task(
             start.config, options.task, saved_task, accept_changed=options.accept_changed_task, ranks=ranks
         )
-        config = kind.configure(prepared, saved, lanes, control)
+        config = kind.configure(prepared, saved, lanes, control, ranks)
+        ranks = ranks.dealt() if kind.deals_envs else ranks
         envs = ranks.env_range(config.envs)
         pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, config, envs, spawner)
         opened.callback(pool.close)

@@ -61,6 +61,11 @@ def _nothing(_step: int, _episodes: Sequence[Episode]) -> None:
     """Do nothing at the start of a step."""
 
 
+def first_group_size(envs: int) -> int:
+    """Return the number of envs of the first of the two groups."""
+    return -(-envs // 2)
+
+
 def play_steps(
     pool: EnvPool,
     episodes: Sequence[Episode],
@@ -71,6 +76,7 @@ def play_steps(
     begin: Callable[[int, Sequence[Episode]], None] = _nothing,
     after_step: Callable[[bool], bool] = lambda _: True,
     may_go_ahead: Callable[[], bool] = lambda: True,
+    first_group: int | None = None,
     stopwatch: PhaseTimer | None = None,
 ) -> None:
     """Play steps of episodes that have begun, side by side: training, evaluation, simulation and research do it alike.
@@ -88,13 +94,14 @@ def play_steps(
             the next one. Returns False if no further step is to be played; one that was started is discarded.
         may_go_ahead: Called exactly once in each step but the last, also for a single group: all ranks must call it
             together. Returns True if the first group may start the next step before the second has ended this one.
+        first_group: Number of envs of the first group; None: half of them.
         stopwatch: Measures the phases `act` and `reward`; None: they are not reported.
 
     Raises:
         FaultError: The policy failed; or a lane, and the envs are then in an inconsistent state. No env trains any
             more.
     """
-    groups = _Groups(pool, episodes, agent, stopwatch or PhaseTimer(), begin, end)
+    groups = _Groups(pool, episodes, agent, stopwatch or PhaseTimer(), begin, end, first_group)
     try:
         for step in steps:
             is_ahead = groups.play(step, may_go_ahead if step != steps[-1] else lambda: False)
@@ -115,13 +122,15 @@ class _Groups:
         stopwatch: PhaseTimer,
         begin: Callable[[int, Sequence[Episode]], None],
         end: Callable[[StepResult], None],
+        first_group: int | None,
     ) -> None:
         self._pool = pool
         self._agent = agent
         self._stopwatch = stopwatch
         self._begin, self._end = begin, end
         # Envs that share a loss scale train one after another.
-        first = len(episodes) if pool.shares_loss_scale else -(-len(episodes) // 2)
+        half = first_group_size(len(episodes)) if first_group is None else first_group
+        first = len(episodes) if pool.shares_loss_scale else half
         self._groups = [group for group in (episodes[:first], episodes[first:]) if group]
         self._started: dict[int, _StartedStep] = {}
         """Steps in progress, keyed by the index of the group."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from esper.common.control import RequestQueue
 from esper.common.domain import Stage, StepNumber
@@ -20,7 +20,7 @@ from esper.training.engine.checkpointer import Checkpointer
 from esper.training.engine.episode import begin_episodes
 from esper.training.engine.memory_accountant import MemoryAccountant
 from esper.training.engine.run_control import RunController
-from esper.training.engine.step import StepResult, play_steps, tick_slots
+from esper.training.engine.step import StepResult, first_group_size, play_steps, tick_slots
 from esper.training.engine.training_state import TrainingState
 from esper.training.envs.epoch_result import EpochResult
 from esper.training.lanes.device_stats import read_device_stats
@@ -65,7 +65,7 @@ class Trainer:
         """
         state = self.state
         while not state.has_ended:
-            fault = self._play_on()
+            fault = _fault_of(self._play_on)
             if fault is not None and state.director.recover(fault):
                 state.round, state.step = state.round + 1, 0
             elif fault is not None:
@@ -74,33 +74,63 @@ class Trainer:
                 return "stopped"
         return "done"
 
-    def _play_on(self) -> FaultError | None:
-        """Play steps until all envs have done the same one, or end the round. Return the fault if it failed."""
+    def _play_on(self) -> None:
+        """Play steps until all envs have done the same one, or end the round."""
         state = self.state
-        try:
-            if state.step == state.config.steps:
-                self._end_round()
-            else:
-                if state.step == 0:
-                    self._begin_round()
-                self._measured, self._step_started = [], time.perf_counter()
-                play_steps(
-                    state.pool,
-                    state.episodes,
-                    state.agent,
-                    range(state.step, state.config.steps),
-                    self._end_of_group,
-                    after_step=self._end_step,
-                    may_go_ahead=self.run_control.may_go_ahead,
-                    stopwatch=state.timer,
-                )
-        except (RankLostError, RecordingError, RunFailedError):
-            raise
-        except FaultError as fault:
+        if state.step == state.config.steps:
+            self._end_round()
+            return
+        if state.step == 0:
+            self._begin_round()
+        self._measured, self._step_started = [], time.perf_counter()
+        if state.director.is_lockstep:
+            self._play_in_lockstep()
+            return
+        play_steps(
+            state.pool,
+            state.episodes,
+            state.agent,
+            range(state.step, state.config.steps),
+            self._end_of_group,
+            after_step=self._end_step,
+            may_go_ahead=self.run_control.may_go_ahead,
+            stopwatch=state.timer,
+        )
+
+    def _play_in_lockstep(self) -> None:
+        """Play a step, and end it when all ranks have played it. Raises the first FaultError of any rank.
+
+        After a fault in the second of the two groups of the envs of all ranks, the step of the first one still counts,
+        as in a run of one rank.
+        """
+        state = self.state
+        results: list[StepResult] = []
+        first = first_group_size(state.config.envs)
+        fault = self._first_fault(
+            lambda: play_steps(
+                state.pool,
+                state.episodes,
+                state.agent,
+                range(state.step, state.step + 1),
+                results.append,
+                first_group=sum(episode.env.index < first for episode in state.episodes),
+                stopwatch=state.timer,
+            )
+        )
+        for result in results:
+            if fault is None or result.episodes[-1].env.index < first <= (fault.env or 0):
+                self._end_of_group(result)
+        if fault is not None:
+            raise fault
+        self._end_step(False)
+
+    def _first_fault(self, work: Callable[[], None]) -> FaultError | None:
+        """Call a function, and return its fault; in lockstep, that of the first env of any rank."""
+        fault = _fault_of(work)
+        if not self.state.director.is_lockstep:
             return fault
-        except user_errors() as error:  # any error holds or ends the run, with its message
-            return FaultError.from_exception(error, "the engine")
-        return None
+        faults = [found for found in self.state.ranks.all_gather_object(fault) if found]
+        return min(faults, key=lambda found: -1 if found.env is None else found.env, default=None)
 
     def _end_step(self, is_ahead: bool) -> bool:
         """Report a step of all envs. Return True while a group is ahead, so that no request can be handled."""
@@ -128,7 +158,9 @@ class Trainer:
 
     def _begin_round(self) -> None:
         state = self.state
-        begin_episodes(state.pool, state.episodes, state.director.begin_round())
+        keys = state.director.begin_round()
+        if fault := self._first_fault(lambda: begin_episodes(state.pool, state.episodes, keys)):
+            raise fault
         self.run_control.stash_round_start()
         state.agent.begin_round(state.decision_uniforms())
         state.hub.emit_global(ev.RoundStarted(round=state.round + 1))
@@ -202,3 +234,20 @@ class Trainer:
                 )
             at = state.step_number
             state.hub.emit_global(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
+
+
+def _fault_of(work: Callable[[], None]) -> FaultError | None:
+    """Call a function, and return the fault if it fails, also for other errors than FaultError.
+
+    Raises:
+        RankLostError, RecordingError, RunFailedError: The run cannot continue.
+    """
+    try:
+        work()
+    except (RankLostError, RecordingError, RunFailedError):
+        raise
+    except FaultError as fault:
+        return fault
+    except user_errors() as error:  # any error holds or ends the run, with its message
+        return FaultError.from_exception(error, "the engine")
+    return None

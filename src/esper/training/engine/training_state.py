@@ -34,6 +34,11 @@ class Director:
         self._training = training
 
     @property
+    def is_lockstep(self) -> bool:
+        """True if all ranks end each step together, and agree on a fault of one of them."""
+        return False
+
+    @property
     def has_ended(self) -> bool:
         """True once the run is to end."""
         return self._training.round >= self._training.config.rounds
@@ -68,7 +73,10 @@ class Director:
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a checkpoint keeps, keyed by env index, as JSON-compatible values; can be empty."""
+        """Return the state that a checkpoint keeps, keyed by env index, as JSON-compatible values; can be empty.
+
+        All ranks call it together, and `state_tensors`. The values under `ALL_ENVS` are the same on all ranks.
+        """
         return {}
 
     def state_tensors(self) -> dict[str, Tensor]:
@@ -76,7 +84,10 @@ class Director:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Resume from a checkpoint."""
+        """Restore the state of a checkpoint."""
+
+    def resume(self) -> None:
+        """Continue after a checkpoint was restored. All ranks call it together."""
 
 
 class TrainingState:
