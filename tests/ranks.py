@@ -1,18 +1,34 @@
-"""Ranks as threads of one process. Their all-reduce waits at a barrier and sums the tensors of all threads."""
+"""Ranks as threads of one process, and as processes that torchrun has started.
+
+The all-reduce of threads waits at a barrier and sums the tensors of all threads.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
+import psutil
 import torch
 from torch import Tensor
 
 from esper.common.system.ranks import RankGroup
 
 T = TypeVar("T")
+
+
+def rank_processes(launcher: subprocess.Popen[Any]) -> dict[str, psutil.Process]:
+    """Return the processes of the ranks of a torchrun that run now, keyed by rank."""
+    found: dict[str, psutil.Process] = {}
+    for child in psutil.Process(launcher.pid).children():
+        with suppress(psutil.Error):
+            if child.status() != psutil.STATUS_ZOMBIE and (rank := child.environ().get("RANK")):
+                found[rank] = child
+    return found
 
 
 class ThreadRanks:

@@ -180,7 +180,7 @@ def computed(events: Iterable[ev.AnyEvent]) -> list[ev.AnyEvent]:
 
 def _is_about_a_lane(event: ev.AnyEvent) -> bool:
     """True for anomalies of a lane, which depend on the machine and the number of lanes."""
-    return isinstance(event, ev.AnomalyFound | ev.AnomalyEnded) and event.where.startswith("cpu:")
+    return isinstance(event, ev.AnomalyFound | ev.AnomalyEnded) and "cpu:" in event.where
 
 
 def recorded(run: Path) -> list[ev.AnyEvent]:

@@ -16,6 +16,7 @@ import pytest
 
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints, step_number_of
+from tests.ranks import rank_processes
 from tests.runs import computed, only_run, recorded
 
 TIMEOUT_S = 300
@@ -50,14 +51,7 @@ class Launched:
 
     def ranks(self) -> dict[str, psutil.Process]:
         """Return the processes of the ranks that run now."""
-        found: dict[str, psutil.Process] = {}
-        for child in psutil.Process(self.process.pid).children():
-            try:
-                if child.status() != psutil.STATUS_ZOMBIE and (rank := child.environ().get("RANK")):
-                    found[rank] = child
-            except psutil.Error:
-                continue
-        return found
+        return rank_processes(self.process)
 
     def progress(self) -> tuple[str, int]:
         """Return the newest segment that is being written, and its number of steps."""
