@@ -108,7 +108,7 @@ def parse_moment(text: str, history: History) -> int:
     """Return the position of a moment in a history.
 
     Args:
-        text: `round:N`, `round N`, `rN` or `N`, the end of the last step of that round; `N:M`, the end of its step M;
+        text: `round:N`, `round N` or `N`, the end of the last step of that round; `N:M`, the end of its step M;
             `step:N`, the end of the N-th step of the run; `event:N`, the N-th event of the run, which may stand within
             a step; `anomaly:N`, the end of the step of the N-th anomaly of the recording; a recorded time since the
             start, such as `1h20m` or `90s`; a local time of day, such as `12:30:15`, where the first one in the
