@@ -4,6 +4,7 @@
     first       seconds to the first frame of a replay of the demo, minus those of a minimal Textual app (≤ +0.3)
     throughput  env-steps per second with the dashboard, as a percentage of those without it (≥ 97 %)
     effects     the same while another process computes effects of decisions of the demo (≥ 97 %)
+    references  the same while it computes references of the demo (≥ 97 %)
     keys        milliseconds from a key to the screen that it opens, while training saturates every core (p95 ≤ 100)
 
 Targets are in parentheses. Programs that are compared run in turns. All programs run in separate processes; those with
@@ -32,7 +33,8 @@ from pathlib import Path
 from types import TracebackType
 
 from esper.recordings import events as ev
-from esper.recordings.effects.messages import SimulationRequest
+from esper.recordings.effects.messages import RoundsRequest, SimulationRequest
+from esper.recordings.effects.store import RESULTS_FILE
 from esper.recordings.history.history import History, open_history
 from esper.sanctum.what_if import SimulationProcess
 
@@ -237,11 +239,23 @@ def measure_throughput(options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def simulation() -> Iterator[None]:
-    """Compute the effects of all decisions of an episode of the demo, as the dashboard does, and stop at the end."""
-    with tempfile.TemporaryDirectory() as name:
-        recording = Path(shutil.copytree(DEMO, name, dirs_exist_ok=True))
-        process = SimulationProcess(SimulationRequest(recording=str(recording), round=1, env=0))
+def simulation(name: str) -> Iterator[None]:
+    """Compute the effects of all decisions of an episode of the demo, or its references, as the dashboard does.
+
+    The process stops at the end.
+
+    Args:
+        name: `effects` or `references`.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        recording = Path(shutil.copytree(DEMO, directory, dirs_exist_ok=True))
+        (recording / RESULTS_FILE).unlink()
+        rounds = list(range(len(open_history(recording).rounds), 0, -1))
+        process = SimulationProcess(
+            SimulationRequest(recording=str(recording), round=1, env=0)
+            if name == "effects"
+            else RoundsRequest(recording=str(recording), rounds=rounds, aim="references")
+        )
         try:
             yield
         finally:
@@ -249,15 +263,15 @@ def simulation() -> Iterator[None]:
             time.sleep(1.0)  # it may still write
 
 
-def measure_effects(options: argparse.Namespace) -> None:
-    """Measure headless throughput without and with a process that computes effects, in turns."""
+def measure_simulation(name: str, options: argparse.Namespace) -> None:
+    """Measure headless throughput without and with a process that computes effects or references, in turns."""
     rates: list[tuple[float, float]] = []
     for _ in range(options.turns):
         alone = train_and_measure(options, dashboard=False)
-        with simulation():
+        with simulation(name):
             rates.append((alone, train_and_measure(options, dashboard=False)))
     ratio = statistics.median(beside / alone for alone, beside in rates)
-    print(f"effects: {ratio:.1%} of the throughput without them (≥ 97 %), {options.turns} turns", flush=True)
+    print(f"{name}: {ratio:.1%} of the throughput without them (≥ 97 %), {options.turns} turns", flush=True)
 
 
 def measure_keys(options: argparse.Namespace) -> None:
@@ -280,22 +294,26 @@ def measure_keys(options: argparse.Namespace) -> None:
 def main() -> None:
     """Run the benchmarks that the command line names, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmarks", nargs="*", help="start, first, throughput, effects, keys (default: all)")
+    parser.add_argument(
+        "benchmarks", nargs="*", help="start, first, throughput, effects, references, keys (default: all)"
+    )
     parser.add_argument("--envs", type=int, default=64)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of a run, after one warm-up round")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--presses", type=int, default=60)
     options = parser.parse_args()
-    selected = options.benchmarks or ["start", "first", "throughput", "effects", "keys"]
+    simulations = ("effects", "references")
+    selected = options.benchmarks or ["start", "first", "throughput", *simulations, "keys"]
     if "start" in selected:
         measure_start(options.turns)
     if "first" in selected:
         measure_first_frame(options.turns)
     if "throughput" in selected:
         measure_throughput(options)
-    if "effects" in selected:
-        measure_effects(options)
+    for name in simulations:
+        if name in selected:
+            measure_simulation(name, options)
     if "keys" in selected:
         measure_keys(options)
 

@@ -25,7 +25,8 @@ async def picture() -> str:
         position = parse_moment(MOMENT, history)
         assert position is not None
         playback.seek(position)
-        await settle(pilot)
+        for _ in history.rounds:  # each reads the reference of one more round
+            await settle(pilot)
         return app.export_screenshot(title="esper-sanctum")
 
 

@@ -64,8 +64,8 @@ OPTIONS = {
     "demo": "--help --faults --at --speed --theme --symbols --bell --notify --no-tui --narrate",
     "serve": "--help --telemetry-dir --host --allow-host --port --theme",
     "runs": "--help --telemetry-dir --filter --sort --json --no-tui --theme --symbols --bell --notify",
-    "whatif": "--help --telemetry-dir --round --env --without --do --plan --then --repeats --rounds --sample --task "
-    "--devices --json",
+    "whatif": "--help --telemetry-dir --round --env --without --do --plan --then --repeats --rounds --sample --growth "
+    "--task --devices --json",
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --group-by --json",
     "export": "--help --telemetry-dir --to --out --per-env",

@@ -162,7 +162,9 @@ def test_run_shows_the_effects_that_are_known(tmp_path: Path, capsys: pytest.Cap
     write_segment(tmp_path, 1, recording(growing_run()))
     store_effects(tmp_path, 1, 0, {2: 0.25})
     shown = esper.read_run(tmp_path)
-    assert shown.summary.seeds["depthwise"].effect == pytest.approx(0.25)
+    worth = shown.summary.seeds["depthwise"].worth
+    assert worth
+    assert worth.net.mean == pytest.approx(0.25)
     assert main(["show", str(tmp_path)]) == 0
     assert f"{shown}\n" == capsys.readouterr().out
 

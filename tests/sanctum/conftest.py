@@ -42,6 +42,12 @@ def _no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_idle_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start processes only for keys."""
+    monkeypatch.setattr("esper.sanctum.idle_work.IdleWork.next_request", lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
 def _read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read a short recording within one tick, however busy the machine is."""
     monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 60.0)

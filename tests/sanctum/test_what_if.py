@@ -259,18 +259,27 @@ async def test_early_decisions_of_a_long_episode_come_from_the_recording(tmp_pat
         assert rows(app)[0] == ["2", "g", "depthwise", "in", "early"]
 
 
-async def test_growth_screen_has_the_mean_effect_of_a_blueprint(run: Path) -> None:
-    store_effects(run, 1, 0, {2: 0.254})
-    app = dashboard(run)
-    async with opened(app, "3") as pilot:
+async def test_growth_screen_has_the_worth_of_each_blueprint(tmp_path: Path) -> None:
+    """The best net effect comes first. Where the table is narrow, only that effect has its interval."""
+    write_segment(tmp_path, 1, recording(growing_run(rounds=2)))
+    store_effects(tmp_path, 1, 0, {2: -0.2, 5: 0.254})
+    store_effects(tmp_path, 2, 0, {5: 0.254}, differs_from=3)
+    app = dashboard(tmp_path)
+    async with opened(app, "3", size=ROOMY) as pilot:
         table = app.screen.query_one(BlueprintTable)
-        await until(pilot, lambda: "+0.254 (1)" in table.text)
+        await until(pilot, lambda: "≈+0.254" in table.text)
         heading, *rows = (line.split() for line in table.text.splitlines() if line)
-        lines = {row[1]: row[1:] for row in rows}
-        assert heading[2:4] == ["effect", "(n)"]
-        assert lines["norm"][2] == "–"
-        await press(pilot, "o")
-        assert "by effect (n)" in screen_text(app)
+        assert heading[:6] == ["blueprint", "net", "return", "gain", "rent", "n"]
+        assert "by net return ↓" in screen_text(app)
+        assert rows[0][1:] == [
+            "norm", "≈+0.254", "[+0.254,", "+0.254]", "≈+0.274", "[+0.274,", "+0.274]",
+            "≈+0.020", "[+0.020,", "+0.020]", "2", "2", "0", "0", "–",
+        ]  # fmt: skip
+        assert rows[1][1:6] == ["depthwise", "−0.200", "−0.180", "+0.020", "1"]
+        for size, cells in (((110, 40), ["[+0.254,", "+0.254]", "≈+0.274", "≈+0.020"]), ((80, 24), ["≈+0.274"])):
+            await resize(pilot, size)
+            row = next(line.split() for line in table.text.splitlines() if "norm" in line)
+            assert row[1 : 3 + len(cells)] == ["norm", "≈+0.254", *cells]
 
 
 @pytest.mark.slow

@@ -51,6 +51,37 @@ class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
+class SampleMean(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Mean of independent values, with its t interval if there are two or more."""
+
+    n: int
+    """Number of values."""
+    mean: float
+    """Their mean."""
+    low: float | None = None
+    """Lower bound of the interval; absent for a single value."""
+    high: float | None = None
+    """Upper bound of the interval; absent for a single value."""
+
+    @classmethod
+    def of(cls, value_N: Sequence[float]) -> SampleMean:
+        """Return the mean of one or more values."""
+        interval = t_interval(value_N) if len(value_N) > 1 else None
+        return cls(
+            n=len(value_N),
+            mean=statistics.fmean(value_N),
+            low=interval.low if interval else None,
+            high=interval.high if interval else None,
+        )
+
+    @property
+    def signed(self) -> str:
+        """Mean and interval with their signs, in three decimals."""
+        if self.low is None or self.high is None:
+            return f"{self.mean:+.3f}"
+        return IntervalEstimate(mean=self.mean, low=self.low, high=self.high).signed
+
+
 def t_interval(value_N: Sequence[float], level: float = CONFIDENCE_LEVEL) -> IntervalEstimate:
     """Return the mean of independent values with its t interval (Student, 1908).
 

@@ -155,6 +155,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         (self._reading_timer.resume if is_reading else self._reading_timer.pause)()
         self.run_deferred_action()
         self.poll_resumption()
+        self.work_when_idle()
         self.offer_next_steps()
         refusals = self.source.requests.pop_refusals() if self.source.requests else []
         if self.own_source.failure is not None or self.has_finished_leaving:

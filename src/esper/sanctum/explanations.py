@@ -238,10 +238,11 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "if it is flat, smaller networks are as good: raise the rent",
     ),
     "blueprints": MetricHelp(
-        "number of seeds planted, kept and removed by blueprint, and their last dependence",
-        "seeds; mean over the seeds in percentage points",
-        "blueprints with a positive mean are planted more as the policy learns",
-        "none: the policy learns this",
+        "seeds planted, kept and removed by blueprint, and the effect of n of them on the net return of their episode: "
+        "the gain in score, minus rent and costs of ops; mean and 95 % interval over these seeds; ≈ is approximate",
+        "units of return; seeds",
+        "the net effect of the blueprints that the policy plants is positive",
+        "a blueprint with a negative net effect is not worth its rent; idle cores compute more of them",
     ),
     "dependence": MetricHelp(
         "score with all seeds minus without this one, ± standard error",

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from textual.message import Message
 
-from esper.common.formatting import format_duration, pluralise
+from esper.common.formatting import APPROXIMATE, format_duration, pluralise
 from esper.recordings.candidates.report import Standing
 from esper.recordings.events import AnomalyFound, RunStarted
 from esper.recordings.health.incidents import Incident, group_incidents
@@ -25,7 +25,7 @@ from esper.sanctum.chart_view import ChartView
 from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.keys import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, SCREEN_INFO, Availability, KeyBinding
 from esper.sanctum.source import NoRunSource, RunSource, run_has_ended
-from esper.sanctum.symbols import compact_cell, key_name
+from esper.sanctum.symbols import compact_cell, key_name, score_text
 from esper.sanctum.theme import Palette
 from esper.sanctum.what_if import WhatIf
 
@@ -190,6 +190,21 @@ class ViewState:
         if started is not self._thresholds[0]:
             self._thresholds = started, Thresholds.from_recording(started)
         return self._thresholds[1]
+
+    @property
+    def growth_text(self) -> str:
+        """Median score of the last round with a reference, with and without growth; without one, why none is computed.
+
+        Empty while the first reference is computed.
+        """
+        state, scale = self.source.state, self.source.state.score_scale
+        reference = self.what_if.last_reference(state.rounds_ended)
+        if reference is None:
+            return f"without growth: {obstacle}" if (obstacle := self.what_if.reference_obstacle) else ""
+        text = f"{'' if reference.exact else APPROXIMATE}{score_text(reference.score, scale)} without growth"
+        if (recorded := state.score_by_round().get(reference.round)) is not None:
+            text = f"median {score_text(recorded.median, scale)}, {text}"
+        return text if reference.round == state.rounds_ended else f"round {reference.round}: {text}"
 
     @property
     def ghost(self) -> RunState | None:

@@ -7,7 +7,8 @@ import queue
 import subprocess
 import tempfile
 import time
-from collections.abc import Hashable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from esper.common.configuration.config import ConfigError
@@ -16,15 +17,18 @@ from esper.common.formatting import format_duration
 from esper.common.system.process import NamedThread, python_command
 from esper.recordings.effects.change import UNCHANGED, without_decision
 from esper.recordings.effects.episode import RecordedEpisode, read_round
-from esper.recordings.effects.messages import SimulationRequest, SimulationUpdate
+from esper.recordings.effects.messages import AnyRequest, SimulationRequest, SimulationUpdate
 from esper.recordings.effects.paying import PayingPlantings, paying_plantings
-from esper.recordings.effects.plantings import PlantingEffects, planting_effects, read_results
+from esper.recordings.effects.plantings import planting_effects, read_round_results
+from esper.recordings.effects.references import HostReference, summarise_references
 from esper.recordings.effects.results import Effect, EpisodeResults, Simulation, reproduced_results
 from esper.recordings.effects.store import EffectStore
 from esper.recordings.events.codec import DECODE_ERRORS, encode_json, make_decoder
 from esper.recordings.files.segments import ReadError
+from esper.recordings.history.summary import BlueprintWorth, RoundReference
 from esper.recordings.state.series import StepTrace
 from esper.recordings.state.state import EnvState
+from esper.sanctum.idle_work import IdleWork
 from esper.sanctum.source import RunSource
 
 _PROGRAM = "from esper.studies.simulation.process import main; main()"
@@ -32,16 +36,16 @@ _PROGRAM = "from esper.studies.simulation.process import main; main()"
 
 
 class SimulationProcess:
-    """A process that simulates one episode, and a thread that reads its messages.
+    """A process that simulates episodes, and a thread that reads its messages.
 
     Args:
-        request: The episode, and the decisions that are left out.
+        request: What is wanted of which episodes.
 
     Raises:
         OSError: The process cannot be started.
     """
 
-    def __init__(self, request: SimulationRequest) -> None:
+    def __init__(self, request: AnyRequest) -> None:
         self.request = request
         self.messages: queue.SimpleQueue[SimulationUpdate | None] = queue.SimpleQueue()
         """Messages that were not handled yet; None once the process has ended."""
@@ -110,11 +114,15 @@ class KnownEffects(NamedTuple):
 
 
 class WhatIf:
-    """The known effects of the decisions of a run, and the process that computes more, of one episode at a time."""
+    """The known effects of the decisions of a run, its references, and the process that computes more.
+
+    The process serves one request at a time: one of the user, or the next of `IdleWork`, which it ends for the user.
+    """
 
     def __init__(self, source: RunSource) -> None:
         self._source = source
         self._process: SimulationProcess | None = None
+        self._idle_work = IdleWork(source)
         self._progress = (0, 0)
         self._computed, self._wanted = 0, 0
         """Number of decisions whose effects the process has computed, and of all that it computes; 0 if not known."""
@@ -133,11 +141,15 @@ class WhatIf:
         """Length of the history when a round could not be read from it, keyed by round."""
         self._known: dict[tuple[int, int], KnownEffects] = {}
         """Keyed by round and env. Emptied when there are new results."""
-        self._plantings: Iterator[list[EpisodeResults]] | None = None
-        """Rounds that are still to be read for the effects of plantings."""
-        self._plantings_read: dict[tuple[int, int], EpisodeResults] | None = None
-        """Results of the episodes that were read, keyed by round and env; None if no panel needs them."""
-        self._of_plantings: tuple[Hashable, dict[str, PlantingEffects], PayingPlantings | None] = (None, {}, None)
+        self._rounds_to_read: dict[int, int] = {}
+        """Number of stored results of each round that is to be read for them, keyed by round."""
+        self._rounds_read: dict[int, int] = {}
+        """The same for each round when it was read."""
+        self._results: dict[tuple[int, int], EpisodeResults] = {}
+        """Results of episodes with effects of seeds, keyed by round and env."""
+        self.references: dict[int, list[HostReference]] = {}
+        """Known references of the hosts, keyed by round."""
+        self._of_plantings: tuple[Hashable, dict[str, BlueprintWorth], PayingPlantings | None] = (None, {}, None)
         """The last `blueprint_effects` and `paying_plantings`, with their key."""
         self.version = 0
         """Incremented when anything has changed that a panel shows."""
@@ -148,15 +160,16 @@ class WhatIf:
 
     @property
     def is_running(self) -> bool:
-        """True while the process computes."""
-        return self._process is not None
+        """True while the process computes for the user."""
+        return self._process is not None and not self._idle_work.is_running
 
     @property
     def progress_text(self) -> str:
-        """Subject, number of decisions, percentage and time left of the process; empty if there is none."""
-        if self._process is None:
+        """Subject, number of decisions, percentage and time left of the process; empty unless it serves the user."""
+        process = self._process
+        if process is None or not isinstance(process.request, SimulationRequest) or not self.is_running:
             return ""
-        request, (done, total) = self._process.request, self._progress
+        request, (done, total) = process.request, self._progress
         what = f"Effects in env {request.env:02d}, round {request.round}: "
         what += f"{self._computed} of {self._wanted}, " if self._wanted else ""
         if self._simulating_since is None or not done:
@@ -198,135 +211,21 @@ class WhatIf:
         episode = self._episodes.get((round_number, env.env))
         return episode if episode is not None and _is_same_episode(episode, env) else None
 
-    # Changes
+    def reference_of(self, env: int, round_number: int) -> HostReference | None:
+        """Return the reference of the host of an env in a round; None if it is not known."""
+        return next((host for host in self.references.get(round_number, ()) if env in host.envs), None)
 
-    def poll(self) -> bool:
-        """Handle the messages of the process, and read stored results again. Return True if a panel may show more."""
-        before = self.version
-        self._handle_messages()
-        self._read_store()
-        if self._plantings is not None:
-            self._read_plantings()
-        return self.version != before or self.is_running
+    def last_reference(self, last_round: int) -> RoundReference | None:
+        """Return the scores without growth of the last round that has any, up to a round; None without one."""
+        rounds = [number for number in self.references if number <= last_round]
+        return summarise_references(self.references[max(rounds)]) if rounds else None
 
-    def start(self, round_number: int, env: int, steps: list[int] | None) -> str | None:
-        """Start a process that computes the effects of some decisions, or of all decisions of an episode.
+    @property
+    def reference_obstacle(self) -> str:
+        """Why this dashboard computes no references, in a few words; empty if it does, or if some are known."""
+        return "" if self.references else self._idle_work.obstacle
 
-        Args:
-            steps: Steps of the decisions, from 1; None for all.
-
-        Returns:
-            A message if that is impossible, else None.
-        """
-        directory = self._source.directory
-        if self._process is not None:
-            return "Effects are being computed already."
-        if directory is None:
-            return "No recording yet."
-        request = SimulationRequest(
-            recording=str(directory),
-            round=round_number,
-            env=env,
-            without=steps,
-            task=self._source.task,
-        )
-        try:
-            self._process = SimulationProcess(request)
-        except OSError as error:
-            return f"Effects cannot be computed: {error.strerror or error}"
-        self._progress, self._simulating_since = (0, 0), None
-        trace = self._source.state.envs[env].trace
-        self._computed, self._wanted = 0, len(steps or [step for step in trace if step.op != WAIT])
-        self.version += 1
-        return None
-
-    def cancel(self) -> None:
-        """End the process. Its stored results stay."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-            self.version += 1
-
-    def read_plantings(self) -> None:
-        """Read the effects of plantings in the next calls of `poll`, one round at a time."""
-        if self._plantings_read is None:
-            self._begin_plantings()
-
-    def _handle_messages(self) -> None:
-        while self._process is not None and not self._process.messages.empty():
-            message = self._process.messages.get()
-            self.version += 1
-            if message is None:
-                self._process = None
-                return
-            if message.episode is not None:
-                self._episodes[message.episode.round, message.episode.env] = message.episode
-                self._known.clear()
-            self._wanted = self._wanted if message.decisions is None else message.decisions
-            if message.progress is not None:
-                self._progress = message.progress
-                self._simulating_since = self._simulating_since or time.monotonic()
-            if message.simulation is not None:
-                self._received.append(message.simulation)
-                self._computed += message.simulation.change != UNCHANGED
-                self._index()
-            self.failures += filter(None, (message.error, message.warning))
-
-    def _read_store(self) -> None:
-        """Read the stored results if their files have changed, also because of another process."""
-        if self._store is None:
-            if (directory := self._source.directory) is None:
-                return
-            self._store = EffectStore(directory)
-        version = self._store.version
-        if version == self._store_version:
-            return
-        self._store_version = version
-        try:
-            self._stored = self._store.read()
-        except OSError as error:
-            self.failures.append(f"stored effects cannot be read: {error.strerror or error}")
-        self._index()
-        self._unreadable.clear()
-        self.version += 1
-        if self._plantings_read is not None:
-            self._begin_plantings()
-
-    def _index(self) -> None:
-        self._by_episode = {}
-        for found in (*self._stored, *self._received):
-            self._by_episode.setdefault((found.round, found.env), []).append(found)
-        self._known.clear()
-
-    def _begin_plantings(self) -> None:
-        # In a live run, only the process may have read an episode.
-        self._plantings_read = {
-            key: reproduced_results(self._episodes[key], found)
-            for key, found in self._by_episode.items()
-            if key in self._episodes
-        }
-        history = self._source.history
-        if history is not None and history.is_fully_read:
-            self._plantings = read_results(history, self._stored)
-        else:
-            self._plantings = iter(())
-
-    def _read_plantings(self) -> None:
-        """Read the next round. When all were read, replace the effects."""
-        assert self._plantings is not None
-        assert self._plantings_read is not None
-        try:
-            of_round = next(self._plantings, None)
-        except ReadError as error:
-            self.failures.append(str(error))
-            of_round = None
-        if of_round is not None:
-            self._plantings_read |= {(known.episode.round, known.episode.env): known for known in of_round}
-            return
-        self._plantings = None
-        self.version += 1
-
-    def blueprint_effects(self, last_round: int) -> dict[str, PlantingEffects]:
+    def blueprint_effects(self, last_round: int) -> dict[str, BlueprintWorth]:
         """Return the known effects of the plantings of each blueprint, as far as they were read.
 
         Args:
@@ -346,9 +245,170 @@ class WhatIf:
 
     def _update_plantings(self, last_round: int) -> None:
         key = self.version, last_round
-        if self._plantings is None and self._plantings_read is not None and self._of_plantings[0] != key:
-            shown = [known for (round_, _), known in self._plantings_read.items() if round_ <= last_round]
+        if self._of_plantings[0] != key:
+            # In a live run, only the process may have read an episode.
+            received = {
+                place: reproduced_results(episode, self._by_episode[place])
+                for place, episode in self._episodes.items()
+                if place in self._by_episode
+            }
+            found = (self._results | received).items()
+            shown = [known for (number, _), known in found if number <= last_round]
             self._of_plantings = key, planting_effects(shown), paying_plantings(shown)
+
+    # Changes
+
+    def poll(self) -> bool:
+        """Handle the messages of the process, and read stored results again. Return True if a panel may show more."""
+        before = self.version
+        self._handle_messages()
+        self._read_store()
+        self._read_next_round()
+        return self.version != before or self.is_running
+
+    def start(self, round_number: int, env: int, steps: list[int] | None) -> str | None:
+        """Start a process that computes the effects of some decisions, or of all decisions of an episode.
+
+        Args:
+            steps: Steps of the decisions, from 1; None for all.
+
+        Returns:
+            A message if that is impossible, else None.
+        """
+        directory = self._source.directory
+        if self.is_running:
+            return "Effects are being computed already."
+        if directory is None:
+            return "No recording yet."
+        self.cancel()
+        request = SimulationRequest(
+            recording=str(directory),
+            round=round_number,
+            env=env,
+            without=steps,
+            task=self._source.task,
+        )
+        trace = self._source.state.envs[env].trace
+        self._computed, self._wanted = 0, len(steps or [step for step in trace if step.op != WAIT])
+        return self._start_process(request)
+
+    def work_when_idle(self, troubled_envs: Iterable[int]) -> None:
+        """Start the next request of `IdleWork` if cores are idle, and end one whose core the run needs.
+
+        Args:
+            troubled_envs: Envs with an active anomaly; the causes of their problems are tested.
+        """
+        if self._process is None and not self._reads_rounds:
+            request = self._idle_work.next_request(troubled_envs)
+            if request is not None and (problem := self._start_process(request)) is not None:
+                self._idle_work.end(problem)
+        elif self._idle_work.must_end:
+            self.cancel()
+
+    def _start_process(self, request: AnyRequest) -> str | None:
+        """Start a process. Return a message if that is impossible, else None."""
+        try:
+            self._process = SimulationProcess(request)
+        except OSError as error:
+            return f"Effects cannot be computed: {error.strerror or error}"
+        self._progress, self._simulating_since = (0, 0), None
+        self.version += 1
+        return None
+
+    def cancel(self) -> None:
+        """End the process. Its stored results stay."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+            self._idle_work.cancel()
+            self.version += 1
+
+    def _handle_messages(self) -> None:
+        while self._process is not None and not self._process.messages.empty():
+            message = self._process.messages.get()
+            if self.is_running or message is None or message.progress is None:
+                self.version += 1
+            if message is None:
+                self._process = None
+                self._idle_work.end()
+                return
+            if message.episode is not None:
+                self._episodes[message.episode.round, message.episode.env] = message.episode
+                self._known.clear()
+            self._wanted = self._wanted if message.decisions is None else message.decisions
+            if message.progress is not None:
+                self._progress = message.progress
+                self._simulating_since = self._simulating_since or time.monotonic()
+            if message.simulation is not None:
+                self._received.append(message.simulation)
+                self._computed += message.simulation.change != UNCHANGED
+                self._index()
+            if message.references:
+                self.references[message.references[0].round] = message.references
+            if self._idle_work.is_running:
+                self._idle_work.problem = message.error or message.warning or self._idle_work.problem
+                self.failures += filter(None, [message.warning])
+            else:
+                self.failures += filter(None, (message.error, message.warning))
+
+    def _read_store(self) -> None:
+        """Read the stored results if their files have changed, also because of another process."""
+        if self._store is None:
+            if (directory := self._source.directory) is None:
+                return
+            self._store = EffectStore(directory)
+        version = self._store.version
+        if version == self._store_version:
+            return
+        self._store_version = version
+        try:
+            self._stored = self._store.read()
+        except OSError as error:
+            self.failures.append(f"stored effects cannot be read: {error.strerror or error}")
+        self._index()
+        self._unreadable.clear()
+        self.version += 1
+        counts = Counter(found.round for found in self._stored)
+        self._rounds_to_read = {
+            number: count for number, count in counts.items() if self._rounds_read.get(number) != count
+        }
+
+    def _index(self) -> None:
+        self._by_episode = {}
+        for found in (*self._stored, *self._received):
+            self._by_episode.setdefault((found.round, found.env), []).append(found)
+        self._known.clear()
+
+    @property
+    def _reads_rounds(self) -> bool:
+        """True if rounds are to be read; of a live run, only after the user has opened its past."""
+        history = self._source.history
+        return bool(self._rounds_to_read) and history is not None and history.is_fully_read
+
+    def _read_next_round(self) -> None:
+        """Read the last round with new stored results, unless the process sends them."""
+        history = self._source.history
+        if not self._reads_rounds or self._process is not None or history is None:
+            return
+        number = max(self._rounds_to_read)
+        self._rounds_read[number] = self._rounds_to_read.pop(number)
+        try:
+            found = read_round_results(history, number, [known for known in self._stored if known.round == number])
+        except ConfigError:  # the round is not in the recording
+            return
+        except ReadError as error:
+            self.failures.append(str(error))
+            return
+        self._results |= {(number, known.episode.env): known for known in found.results if _has_effects_of_seeds(known)}
+        if found.references:
+            self.references[number] = found.references
+        self._idle_work.skip(found)
+        self.version += 1
+
+
+def _has_effects_of_seeds(known: EpisodeResults) -> bool:
+    """Return True if results say something about plantings."""
+    return known.seed_effects() is not None or bool(planting_effects([known]))
 
 
 def _is_same_episode(episode: RecordedEpisode, env: EnvState) -> bool:

@@ -64,8 +64,6 @@ def test_summary_counts_anomalies_seeds_and_checkpoints(run: Path, capsys: pytes
     assert {name: seeds["planted"] for name, seeds in shown["seeds"].items()} == {
         "conv_small": 6, "conv_light": 3, "norm": 3
     }  # fmt: skip
-    assert shown["seeds"]["conv_small"]["dependence"] == pytest.approx(0.04)
-    assert "dependence" not in shown["seeds"]["norm"]
     assert (shown["checkpoints"], shown["last_checkpoint"]) == (3, "checkpoints/00003-005")
 
 
@@ -74,44 +72,14 @@ def hand_made(folder: Path, *events: ev.AnyEvent, name: str = "run") -> Path:
     return folder / name
 
 
-def reading(blueprint: str, dependence: float | None) -> ev.SlotReading:
-    return ev.SlotReading(stage="blending", blueprint=blueprint, dependence=dependence)
-
-
-def test_show_dependence_is_mean_of_last_per_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = [[reading("norm", value), reading("norm", None)] for value in (0.1, 0.3)]
-    culled = [reading("attention", None), reading("norm", -0.4)]
-    moved = {"round": 1, "step": 2, "env": 1, "slot": "mid", "before": "training", "reason": "op", "blueprint": "norm"}
-    (ended,) = [event for event in EPISODES if (event.round, event.env) == (1, 0)]
-    path = hand_made(
-        tmp_path,
-        env_stepped(0, step=1, slots=kept[0]),
-        env_stepped(1, step=1, slots=culled),
-        env_stepped(0, step=2, slots=kept[1]),
-        ev.SeedMoved(**moved, after="culled"),
-        ended,
-    )
-
-    seeds = as_json("show", path, capsys=capsys)["seeds"]
-
-    assert seeds == {"norm": {"culled": 1, "dependence": pytest.approx(-0.05), "measurements": 2}}
-    assert main(["show", str(tmp_path / "run")]) == 0
-    headings, row = [line for line in capsys.readouterr().out.splitlines() if re.search("mean dependence|norm ", line)]
-    assert "mean dependence, pp" in headings
-    assert row.split() == ["norm", "0", "0", "1", "-5.0", "–"]
-
-
 def test_show_and_run_state_agree_on_blueprints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seeds = as_json("show", run, capsys=capsys)["seeds"]
 
     records = fold(RUN).blueprints
-    assert any(record.judged for record in records.values())
-    assert {name: found.get("dependence") for name, found in seeds.items()} == {
-        name: pytest.approx(record.dependence) if record.judged else None for name, record in records.items()
-    }
+    assert seeds.keys() == records.keys()
     for name, record in records.items():
-        counts = [seeds[name].get(key, 0) for key in ("planted", "fossilized", "culled", "measurements")]
-        assert counts == [record.planted, record.fossilized, record.culled, record.judged]
+        counts = [seeds[name].get(key, 0) for key in ("planted", "fossilized", "culled")]
+        assert counts == [record.planted, record.fossilized, record.culled]
 
 
 def test_summary_adds_up_skips_rollbacks_and_pauses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +136,7 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "last round: mean return +0.600\n" in text
     assert re.search(r"\nlast ≤5 rounds: median accuracy \S+%\n", text)  # the run has 3 rounds
     assert "seeds planted 12\n" in text
-    assert "conv_small 6 0 0 +4.0 –\n" in text
+    assert "conv_small 6 0 0 – – – –\n" in text
     assert "norm 3 0 0 – –\n" in text
     assert "anomalies 2 (non-finite gradient ×1, dead head ×1)\n" in text
     assert "skipped batches 0\n" in text

@@ -8,6 +8,7 @@ import shutil
 from contextlib import closing, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import pytest
@@ -21,9 +22,9 @@ from esper.common.decisions import Decision
 from esper.common.formatting import APPROXIMATE
 from esper.common.intervals import t_interval
 from esper.recordings.checkpoints.catalog import find_checkpoint
-from esper.recordings.effects.change import Change, describe_change, without_steps
-from esper.recordings.effects.episode import read_episode
-from esper.recordings.effects.report import ChangeReport, EpisodeReport, Report, SampleReport, mean_effect
+from esper.recordings.effects.change import WITHOUT_GROWTH, Change, describe_change, without_steps
+from esper.recordings.effects.episode import read_episode, read_round
+from esper.recordings.effects.report import ChangeReport, EpisodeReport, GrowthReport, Report, SampleReport, mean_effect
 from esper.recordings.effects.results import Reproduction
 from esper.recordings.effects.store import RESULTS_FILE, EffectStore
 from esper.recordings.history.history import open_history
@@ -121,6 +122,25 @@ def test_nothing_is_simulated_twice(
 
 
 @pytest.mark.slow
+def test_growth_is_answered_for_all_rounds_and_the_seeds_of_the_last_one(
+    unanswered: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = ask(capsys, unanswered, "--growth")
+    assert isinstance(report, GrowthReport)
+    assert [found.round for found in report.rounds] == [1, 2]
+    for found in report.rounds:
+        episodes = read_round(open_history(unanswered), found.round).values()
+        assert found.score == median(episode.ended.score for episode in episodes if episode.ended)
+        assert found.reference
+        assert (found.reference.envs, found.reference.exact) == (2, True)
+    assert {blueprint: worth.net.n for blueprint, worth in report.seeds.items()} == {"conv_light": 2, "depthwise": 2}
+    stored = EffectStore(unanswered).read()
+    assert [found.change for found in stored].count(WITHOUT_GROWTH) == 4
+    assert "without growth" in str(report)
+    monkeypatch.setattr("esper.studies.simulation.question.RecordingSimulator", None)
+    assert ask(capsys, unanswered, "--growth") == report
+
+
 def test_interrupted_question_keeps_its_results(
     unanswered: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +309,9 @@ def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.Cap
         ("--then wait", "--then says what follows a change; add --without or --do"),
         ("--without step:1 --then ppo", "--then ppo has no trained network; name a run or a checkpoint, or pretrained"),
         ("--plan ' '", "--plan is blank; give --do 1:wait --then wait for an episode without any decision"),
+        ("--growth --without step:1", "--growth has its own changes and its own sample; remove the change"),
+        ("--growth --env 0", "--growth is about whole rounds; give --rounds in place of --round and --env"),
+        ("--growth --rounds 3", "round:3 is not in this recording; it has round:1 to round:2"),
         ("--task recall", "the run was made with the task digits_impaired, not recall"),
         ("--devices cpu:99", "cpu:99"),
     ],

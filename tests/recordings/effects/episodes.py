@@ -57,6 +57,8 @@ def simulation(
         software=software,
         change=change,
         repeat=repeat,
-        trajectory=Trajectory(scores=[0.1, 0.6], rewards=[net_return], parameter_ratios=[1.5], final_score=0.6),
+        trajectory=Trajectory(
+            scores=[0.1, 0.6], net_return=net_return, costs=0.1, parameter_ratio=1.5, final_score=0.6
+        ),
         reproduction=Reproduction(steps=steps, differs_from=differs_from) if is_reproduction else None,
     )

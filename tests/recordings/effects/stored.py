@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from esper.recordings.effects.change import UNCHANGED, Change, without_decision
+from esper.recordings.effects.change import UNCHANGED, WITHOUT_GROWTH, Change, without_decision
 from esper.recordings.effects.episode import RecordedEpisode, read_episode
 from esper.recordings.effects.results import Reproduction, Simulation, Trajectory
 from esper.recordings.effects.store import EffectStore
 from esper.recordings.history.history import open_history
+
+RENT = 0.01
+"""Rent of each decision that a change leaves out."""
 
 
 def simulated(
@@ -25,8 +28,9 @@ def simulated(
     final = [*(step.score for step in steps[:-1]), steps[-1].score - effect]
     trajectory = Trajectory(
         scores=[0.1, *final],
-        rewards=[*(step.reward for step in steps[:-1]), steps[-1].reward - effect],
-        parameter_ratios=[step.parameter_ratio for step in steps],
+        net_return=sum(step.reward for step in steps) - effect,
+        costs=0.0 if change == WITHOUT_GROWTH else 0.1 - RENT * len(change.decisions),
+        parameter_ratio=steps[-1].parameter_ratio,
         final_score=final[-1],
     )
     quantity = None if differs_from is None else "score"
@@ -39,7 +43,7 @@ def simulated(
         software="software",
         change=change,
         trajectory=trajectory,
-        reproduction=None if change.decisions else reproduction,
+        reproduction=reproduction if change == UNCHANGED else None,
     )
 
 

@@ -40,7 +40,7 @@ def test_partial_line_after_a_kill_is_skipped_and_ended(run: Path) -> None:
 def test_lines_of_another_version_and_damaged_ones_are_skipped(run: Path) -> None:
     EffectStore(run).add(FIRST)
     path = run / RESULTS_FILE
-    path.write_bytes(path.read_bytes().replace(b'"format":2', b'"format":1') + b'{"format":2}\n\xff\xfe\n[]\n')
+    path.write_bytes(path.read_bytes().replace(b'"format":3', b'"format":2') + b'{"format":3}\n\xff\xfe\n[]\n')
     EffectStore(run).add(SECOND)
     assert EffectStore(run).read() == [SECOND]
 

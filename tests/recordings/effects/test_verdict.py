@@ -13,9 +13,12 @@ RECORDED = [0.1, 0.5, 0.8, 0.7, 0.3]
 
 
 def trajectory(*scores: float) -> Trajectory:
-    count = len(scores) - 1
     return Trajectory(
-        scores=list(scores), rewards=[0.0] * count, parameter_ratios=[1.0] * count, final_score=scores[-1]
+        scores=list(scores),
+        net_return=0.0,
+        costs=0.0,
+        parameter_ratio=1.0,
+        final_score=scores[-1],
     )
 
 

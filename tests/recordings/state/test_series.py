@@ -91,19 +91,8 @@ def test_blueprint_stats_counts_each_seed_once() -> None:
         ended(),
     )  # fmt: skip
     stats = state.blueprints["norm"]
-    assert (stats.planted, stats.fossilized, stats.culled, stats.judged) == (2, 1, 1, 2)
-    assert stats.dependence == pytest.approx((0.125 + 0.25) / 2)
+    assert (stats.planted, stats.fossilized, stats.culled) == (2, 1, 1)
     assert stats.size == 40
-
-
-def test_blueprint_stats_skips_unmeasured_seeds() -> None:
-    planted = [grown(1, "germinated"), moved(1, "germinated")]
-    earlier = [grown(2, "blending", 0.5), grown(3, "culled", blueprint=None), moved(3, "culled")]
-    again = [grown(4, "germinated"), moved(4, "germinated"), grown(5, "training")]
-    state = folded(*planted, *earlier, *again, grown(6, "culled", blueprint=None), moved(6, "culled"), ended())
-    stats = state.blueprints["norm"]
-    assert (stats.culled, stats.judged, stats.dependence) == (2, 1, 0.5)
-    assert folded(*planted, ended()).blueprints["norm"].dependence is None
 
 
 def test_trace_covers_the_current_episode() -> None:
@@ -145,11 +134,11 @@ def test_best_env_is_the_first_that_reached_the_best_accuracy() -> None:
     assert folded().best_env is None
 
 
-def test_culled_seed_in_a_slot_without_reading_has_no_dependence() -> None:
+def test_culled_seed_in_a_slot_without_reading_is_counted() -> None:
     state = RunState()
     for event in stamp([run_started(), env_stepped(slots=[]), moved(2, "culled", slot="late")]):
         state.apply(event)
-    assert (state.blueprints["norm"].culled, state.blueprints["norm"].dependence) == (1, None)
+    assert state.blueprints["norm"].culled == 1
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=70))

@@ -13,7 +13,7 @@ import pytest
 from esper.common.control import RequestKind
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
-from esper.recordings.effects.change import UNCHANGED, Change, without_decision
+from esper.recordings.effects.change import UNCHANGED, WITHOUT_GROWTH, Change, without_decision
 from esper.recordings.history.excerpt import write_excerpt
 from esper.recordings.history.history import open_history
 from esper.recordings.state.series import decision_of
@@ -101,7 +101,12 @@ def test_episodes_of_two_ranks_are_reproduced(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=300,
     )
-    assert_exact(only_run(tmp_path), 2)
+    run = only_run(tmp_path)
+    assert_exact(run, 2)
+    found = episodes(run, 2)
+    references = [simulate(found, WITHOUT_GROWTH, lanes=lanes)[1::2] for lanes in (LANES[:1], LANES)]
+    assert len(references[0]) == 5
+    assert [one.trajectory for one in references[0]] == [one.trajectory for one in references[1]]
 
 
 def test_repeated_change_does_not_depend_on_lanes(tmp_path: Path) -> None:

@@ -11,15 +11,17 @@ import pytest
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.decisions import Decision, parse_decision
 from esper.networks.tasks.prepare import prepare_task
-from esper.recordings.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
+from esper.recordings.effects.change import NOTHING, UNCHANGED, WITHOUT_GROWTH, Change, without_decision, without_steps
 from esper.recordings.effects.episode import RecordedEpisode
-from esper.recordings.effects.results import Simulation, Trajectory
+from esper.recordings.effects.references import known_references
+from esper.recordings.effects.results import Simulation, Trajectory, effect
 from esper.recordings.effects.store import RESULTS_FILE, EffectStore
 from esper.recordings.state.series import decision_of
 from esper.studies.simulation import play as play_module
 from esper.studies.simulation.recording import RecordingSimulator
 from esper.studies.simulation.simulator import SimulationJob, Simulator
 from esper.training.engine.episode import Episode, capture_episode, install_episode
+from esper.training.engine.reporter import round_to
 from tests.studies.simulation.runs import episodes, record, simulate, write_task
 from tests.training.engine.populations import population
 
@@ -28,6 +30,12 @@ from tests.training.engine.populations import population
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of random decisions."""
     return record(tmp_path_factory.mktemp("random"))
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedEpisode]:
+    """Episodes of a run that does not grow, with the hosts of `run`."""
+    return episodes(record(tmp_path_factory.mktemp("static"), policy="static"), 1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +86,7 @@ def test_unfinished_episode_is_simulated_up_to_its_last_step(recorded: RecordedE
     part = recorded._replace(steps=recorded.steps[:5], ended=None)
     (unchanged, changed) = simulate([part], without_steps([2]))
     assert str(unchanged.reproduction) == "reproduced exactly, 5 of 5 steps"
-    assert len(changed.trajectory.rewards) == 5
+    assert changed.trajectory.num_steps == 5
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -127,7 +135,46 @@ def test_waiting_afterwards_is_leaving_out_everything_that_follows(recorded: Rec
         simulate([recorded], without_steps([first], NOTHING), without_steps([first, *others]))
     )[1:]
     assert waits == left_out
-    assert waits.parameter_ratios[-1] == 1.0
+    assert waits.parameter_ratio == 1.0
+
+
+@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
+def test_reference_equals_a_run_of_the_same_hosts_that_waits(
+    run: Path, waiting: list[RecordedEpisode], lanes: Sequence[str]
+) -> None:
+    references = simulate(episodes(run, 1, 2), WITHOUT_GROWTH, lanes=lanes)[1::2]
+    assert [(found.round, found.env) for found in references] == [(found.round, found.env) for found in waiting]
+    for found, waited in zip(references, waiting, strict=True):
+        assert waited.ended
+        trajectory = found.trajectory
+        assert [round_to(score) for score in trajectory.scores[1:]] == [step.score for step in waited.steps]
+        assert round_to(trajectory.final_score) == waited.ended.score
+        assert round_to(trajectory.net_return) == waited.ended.episode_return
+        assert (trajectory.parameter_ratio, trajectory.costs) == (1.0, 0.0)
+
+
+def test_envs_of_a_host_share_its_reference(tmp_path: Path) -> None:
+    found = episodes(record(tmp_path, policy="ppo", ppo={"envs-per-host": 2}, envs=3, rounds=1), 1)
+    of_round = {episode.env: episode for episode in found}
+    _, wanted = known_references(of_round, [])
+    assert [episode.env for episode in wanted] == [0, 2]
+    results = simulate(found, WITHOUT_GROWTH)
+    first, second, third = (simulation.trajectory for simulation in results[1::2])
+    assert first == second != third
+    known, missing = known_references(of_round, results[2:4])  # env 1 stands for its host
+    assert ([(host.envs, host.is_exact) for host in known], missing) == ([([0, 1], True)], [found[2]])
+    assert known[0].scores == first.scores[1:]
+
+
+def test_costs_and_gain_make_up_the_return(recorded: RecordedEpisode) -> None:
+    unchanged, waits = trajectories(simulate([recorded], WITHOUT_GROWTH))
+    assert unchanged.costs == pytest.approx(
+        -sum(value for step in recorded.steps for part, value in step.reward_parts.items() if part in {"rent", "op"}),
+        abs=1e-4,
+    )
+    worth = effect(unchanged, waits)
+    assert worth.gain == pytest.approx(unchanged.final_score - waits.final_score)
+    assert worth.net_return == pytest.approx(worth.gain - worth.rent)
 
 
 def test_illegal_decision_waits_and_is_reported(recorded: RecordedEpisode) -> None:
@@ -179,7 +226,7 @@ def test_play_begins_after_the_others_have_ended(run: Path) -> None:
     simulator = Simulator(whole.config, prepare_task(whole.config), ["cpu:0"], 4, run.parent)
     found = list(simulator.simulate(jobs, lambda _: None))
     simulator.close()
-    assert [len(simulation.trajectory.rewards) for simulation in found] == [2, 6, 2, 6]
+    assert [simulation.trajectory.num_steps for simulation in found] == [2, 6, 2, 6]
 
 
 def test_unknown_choice_is_refused_before_anything_is_played(recorded: RecordedEpisode) -> None:
@@ -230,11 +277,11 @@ def test_stored_plan_and_stored_decision_count_the_same_step(run: Path, recorded
     waits = without_steps([1, 2], NOTHING)
     by_hand = Change(decisions=waits.decisions | {plant.step: plant.decision.with_defaults()}, then=NOTHING)
     ask(run, recorded, by_plan, by_hand)
-    count, simulator = ask(run, recorded, by_plan, by_hand)
-    assert count == 0
-    found = [simulator.results[0].get(change) for change in (by_plan, by_hand)]
-    ratios = [result.trajectory.parameter_ratios for result in found if result is not None]
-    assert [[ratio > 1 for ratio in of_change[:4]] for of_change in ratios] == [[False, False, True, True]] * 2
+    assert ask(run, recorded, by_plan, by_hand)[0] == 0
+    for steps, is_planted in ((2, False), (3, True)):
+        _, simulator = ask(run, recorded._replace(steps=recorded.steps[:steps], ended=None), by_plan, by_hand)
+        found = [simulator.results[0].get(change) for change in (by_plan, by_hand)]
+        assert [result and result.trajectory.parameter_ratio > 1 for result in found] == [is_planted] * 2
     (run / RESULTS_FILE).unlink()
 
 

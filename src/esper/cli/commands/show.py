@@ -12,12 +12,13 @@ import msgspec
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.cli.streams import print_json, print_text
 from esper.common.configuration.config import default_config
-from esper.common.formatting import APPROXIMATE, NOT_MEASURED, format_config_value, format_number
+from esper.common.formatting import APPROXIMATE, format_config_value
 from esper.common.plots.axis import finite_range
 from esper.common.plots.sparkline import sample_to_width, sparkline
 from esper.common.printed_table import PrintedTable
 from esper.networks.tasks import is_built_in, load_task, with_task_settings
 from esper.recordings.effects.plantings import summarise_with_effects
+from esper.recordings.effects.report import WORTH_HEADINGS, worth_cells
 from esper.recordings.events.codec import encode_json
 from esper.recordings.events.sentences import format_lanes
 from esper.recordings.files.runs import resolve_run
@@ -103,7 +104,10 @@ def _range_of_last_round(summary: RunSummary) -> str:
         return ": no finished round"
     last = summary.finished[-1].score
     scale = summary.score_scale
-    return f", {scale.text(last.minimum)} to {scale.text(last.maximum)} over the envs"
+    reference = next((found for found in summary.references if found.round == summary.finished[-1].round), None)
+    mark = APPROXIMATE if reference is not None and not reference.exact else ""
+    without = f", {mark}{scale.text(reference.score)} without growth" if reference is not None else ""
+    return f"{without}, {scale.text(last.minimum)} to {scale.text(last.maximum)} over the envs"
 
 
 def _place_of_best(summary: RunSummary) -> str:
@@ -163,20 +167,18 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if not summary.seeds:
         yield "seeds", "none planted"
         return
-    names = ("", "planted", "fossilized", "culled", "mean dependence, pp", "mean effect on the return (n)")
+    names = ("", "planted", "fossilized", "culled", *WORTH_HEADINGS)
+
+    def rank(item: tuple[str, BlueprintSummary]) -> tuple[bool, float, str]:
+        blueprint, seeds = item
+        return seeds.worth is None, -seeds.worth.net.mean if seeds.worth else 0.0, blueprint
+
     rows: list[tuple[str, ...]] = []
-    for blueprint, seeds in sorted(summary.seeds.items()):
+    for blueprint, seeds in sorted(summary.seeds.items(), key=rank):
         counts = (str(seeds.planted), str(seeds.fossilized), str(seeds.culled))
-        points = None if seeds.dependence is None else 100 * seeds.dependence
-        rows.append((blueprint, *counts, format_number(points, "+.1f"), _format_effect(seeds)))
+        rows.append((blueprint, *counts, *worth_cells(seeds.worth)))
     headings = ["seeds", *[""] * len(rows)]
     yield from zip(headings, PrintedTable.from_cells(names, rows, right=range(1, len(names))).lines(), strict=True)
-
-
-def _format_effect(seeds: BlueprintSummary) -> str:
-    if seeds.effect is None:
-        return NOT_MEASURED
-    return f"{APPROXIMATE if seeds.effects_approximate else ''}{seeds.effect:+.3f} ({seeds.effects})"
 
 
 def load_summary(text: str, telemetry_dir: Path) -> RunSummary:

@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     from esper.studies.simulation.question import Inquiry, Question
     from esper.training.lanes.errors import FaultError
 
-    names = ("run", "round", "env", "sample", "without", "do", "plan", "then", "repeats", "task", "devices")
+    names = ("run", "round", "env", "sample", "growth", "without", "do", "plan", "then", "repeats", "task", "devices")
     question = Question(rounds=rounds, **{name: getattr(options, name) for name in names})
     interrupted: KeyboardInterrupt | None = None
     try:
@@ -103,6 +103,12 @@ def _parser() -> Parser:
     )
     parser.add_argument("--rounds", metavar="A-B", help="effects over the episodes of these rounds, in groups")
     parser.add_argument("--sample", type=int, metavar="N", help="episodes of --rounds, drawn at random (default: all)")
+    parser.add_argument(
+        "--growth",
+        action="store_true",
+        help="whether growth helped: the episodes without growth of every host of --rounds (default: all), and the "
+        "effects of the seeds of the last round",
+    )
     parser.add_argument(
         "--task", metavar="TASK", help="task of the run, needed if it is your own code (FILE.py or MODULE:NAME)"
     )

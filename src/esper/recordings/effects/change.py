@@ -46,6 +46,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 UNCHANGED = Change()
 """The episode as it was recorded."""
+WITHOUT_GROWTH = Change(then=NOTHING)
+"""The reference of an episode: the env waits in every step, so that its host trains alone."""
 
 
 def without_steps(steps: Sequence[int], then: str = RECORDED) -> Change:
@@ -131,7 +133,8 @@ def describe_change(change: Change, episode: RecordedEpisode) -> str:
     The decisions that are left out with the planting of their seed are not named.
     """
     if not change.decisions:
-        return "as recorded" if change.then == RECORDED else f"all decisions by {change.then}"
+        names = {UNCHANGED.then: "as recorded", WITHOUT_GROWTH.then: "without growth"}
+        return names.get(change.then, f"all decisions by {change.then}")
     recorded = {step: decision_of(episode.steps[step - 1]) for step in change.decisions}
     left_out = {step for step, decision in change.decisions.items() if decision.op == WAIT != recorded[step].op}
     with_a_seed = {step for seed in episode.seeds if seed.step in left_out for step in seed.decisions[1:]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -72,6 +72,12 @@ class RecordedEpisode(NamedTuple):
         In a growth, they are those of a host that several trainings share.
         """
         return (self.env, self.round - 1) if self.training is None else (self.training.fresh or 0, 0)
+
+    @property
+    def host(self) -> Hashable:
+        """Value that episodes of a round share if they begin alike: with the same host, data order and loss scale."""
+        rolled_back = None if self.previous is None else self.env
+        return self.drawn_as[0] // self.config.envs_per_host, self.loss_scale, rolled_back
 
     @property
     def config(self) -> Config:

@@ -1,14 +1,17 @@
-"""Messages between the dashboard and the process that simulates an episode for it, one line of JSON each."""
+"""Messages between the dashboard and the process that simulates episodes for it, one line of JSON each."""
 
 from __future__ import annotations
+
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from esper.recordings.effects.episode import RecordedEpisode
+from esper.recordings.effects.references import HostReference
 from esper.recordings.effects.results import Simulation
 
 
-class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True, tag="episode"):
     """First and only message to the process: the effects of decisions of one episode are wanted."""
 
     recording: str
@@ -22,6 +25,23 @@ class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Reference of the task, if the user named it; None: the built-in task of the run."""
 
 
+class RoundsRequest(msgspec.Struct, frozen=True, kw_only=True, tag="rounds"):
+    """Another first and only message: what `known_references` or `episodes_to_measure` misses in rounds is wanted."""
+
+    recording: str
+    """Path of the run directory, or of one file of events."""
+    rounds: list[int]
+    """Rounds, from 1, in the order in which they are simulated."""
+    aim: Literal["references", "seeds"]
+    """Episodes without growth of each host, or the effects of the seeds of a sample of episodes."""
+    task: str | None = None
+    """As in `SimulationRequest`."""
+
+
+AnyRequest: TypeAlias = SimulationRequest | RoundsRequest
+"""Everything that the process can be asked for."""
+
+
 class SimulationUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Message of the process. It has one of the fields."""
 
@@ -33,6 +53,8 @@ class SimulationUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Number of env-steps so far, and maximum number of all of them."""
     simulation: Simulation | None = None
     """A result, which is stored already."""
+    references: list[HostReference] | None = None
+    """All references of a round, once they are known."""
     warning: str | None = None
     """Why results could not be stored: one sentence for the user."""
     error: str | None = None

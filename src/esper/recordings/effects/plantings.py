@@ -1,31 +1,45 @@
-"""Effects of the plantings of each blueprint, over the episodes of a run whose effects are known."""
+"""The known results of a run by round, and what they say about each blueprint."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from esper.common.configuration.config import ConfigError
+from esper.common.intervals import SampleMean
+from esper.recordings.effects.change import without_seed
 from esper.recordings.effects.episode import read_round
-from esper.recordings.effects.report import MeanEffect, blueprint_effects
-from esper.recordings.effects.results import EpisodeResults, Simulation, reproduced_results
+from esper.recordings.effects.references import (
+    HostReference,
+    episodes_to_measure,
+    known_references,
+    summarise_references,
+)
+from esper.recordings.effects.results import Effect, EpisodeResults, Simulation, reproduced_results
 from esper.recordings.effects.store import EffectStore
 from esper.recordings.files.segments import ReadError
 from esper.recordings.history.history import History
-from esper.recordings.history.summary import BlueprintSummary, RunSummary
+from esper.recordings.history.summary import BlueprintSummary, BlueprintWorth, RunSummary
 from esper.recordings.history.summary_builder import summarise
 
 
-class PlantingEffects(NamedTuple):
-    """Known effects of the plantings of one blueprint, each with all later decisions about its seed."""
+class RoundResults(NamedTuple):
+    """The known results of a round."""
 
-    effect: MeanEffect
-    is_exact: bool
-    """False if an effect is approximate."""
+    round: int
+    """Round, from 1."""
+    results: list[EpisodeResults]
+    """Results of the episodes that have any."""
+    references: list[HostReference]
+    """Known references of the hosts."""
+    has_all_references: bool
+    """True if no host lacks a reference that needs one."""
+    has_all_effects: bool
+    """True if the effects of the seeds of all sampled episodes are known."""
 
 
 def summarise_with_effects(history: History) -> RunSummary:
@@ -45,17 +59,19 @@ def summarise_with_effects(history: History) -> RunSummary:
     except OSError as error:
         summary.notices = [*summary.notices, f"stored effects cannot be read: {error.strerror or error}"]
         return summary
-    known = itertools.chain.from_iterable(read_results(history, stored))
-    for blueprint, effects in planting_effects(known).items():
+    rounds = list(read_results(history, stored))
+    summary.references = [
+        found for of_round in rounds if (found := summarise_references(of_round.references)) is not None
+    ]
+    known = (results for of_round in rounds for results in of_round.results)
+    for blueprint, worth in planting_effects(known).items():
         seeds = summary.seeds.get(blueprint, BlueprintSummary())
-        summary.seeds[blueprint] = msgspec.structs.replace(
-            seeds, effect=effects.effect.mean, effects=effects.effect.n, effects_approximate=not effects.is_exact
-        )
+        summary.seeds[blueprint] = msgspec.structs.replace(seeds, worth=worth)
     return summary
 
 
-def read_results(history: History, simulations: Sequence[Simulation]) -> Iterator[list[EpisodeResults]]:
-    """Yield the results of the episodes of each round that has any. Rounds that are not recorded are left out.
+def read_results(history: History, simulations: Iterable[Simulation]) -> Iterator[RoundResults]:
+    """Yield the results of each round that has any. Rounds that are not recorded are left out.
 
     Raises:
         ReadError: The recording cannot be read.
@@ -63,23 +79,42 @@ def read_results(history: History, simulations: Sequence[Simulation]) -> Iterato
     by_round: dict[int, list[Simulation]] = {}
     for found in simulations:
         by_round.setdefault(found.round, []).append(found)
-    for round_number, of_round in sorted(by_round.items()):
-        try:
-            episodes = read_round(history, round_number)
-        except ConfigError:
-            continue
-        envs = sorted({found.env for found in of_round} & episodes.keys())
-        yield [reproduced_results(episodes[env], of_round) for env in envs]
+    for number, of_round in sorted(by_round.items()):
+        with suppress(ConfigError):
+            yield read_round_results(history, number, of_round)
 
 
-def planting_effects(results: Iterable[EpisodeResults]) -> dict[str, PlantingEffects]:
+def read_round_results(history: History, number: int, simulations: Sequence[Simulation]) -> RoundResults:
+    """Return the known results of a round.
+
+    Raises:
+        ConfigError: The recording does not contain the round.
+        ReadError: The recording cannot be read.
+    """
+    episodes = read_round(history, number)
+    envs = sorted({found.env for found in simulations if found.round == number} & episodes.keys())
+    references, missing = known_references(episodes, simulations)
+    results = [reproduced_results(episodes[env], simulations) for env in envs]
+    return RoundResults(number, results, references, not missing, not episodes_to_measure(episodes, simulations))
+
+
+def planting_effects(results: Iterable[EpisodeResults]) -> dict[str, BlueprintWorth]:
     """Return the known effects of plantings in episodes that have ended, keyed by blueprint.
 
     The effect on the return of an unfinished episode says nothing about the whole.
     """
-    ended = [known for known in results if known.is_whole]
-    approximate = {seed.blueprint for known in ended if not known.is_exact for seed in known.episode.seeds}
-    return {
-        blueprint: PlantingEffects(effect, blueprint not in approximate)
-        for blueprint, effect in blueprint_effects(ended).items()
-    }
+    found: dict[str, list[tuple[Effect, bool]]] = {}
+    for known in results:
+        for seed in known.episode.seeds if known.is_whole else ():
+            if (worth := known.effect_without(without_seed(seed))) is not None:
+                found.setdefault(seed.blueprint, []).append((worth, known.is_exact))
+    return {blueprint: _worth(effects) for blueprint, effects in sorted(found.items())}
+
+
+def _worth(effects: Sequence[tuple[Effect, bool]]) -> BlueprintWorth:
+    return BlueprintWorth(
+        net=SampleMean.of([effect.net_return for effect, _ in effects]),
+        gain=SampleMean.of([effect.gain for effect, _ in effects]),
+        rent=SampleMean.of([effect.rent for effect, _ in effects]),
+        exact=all(is_exact for _, is_exact in effects),
+    )

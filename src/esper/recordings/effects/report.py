@@ -1,39 +1,36 @@
-"""Answers of `whatif`: the effects in one episode, of one change, and over many episodes. Printed with `--json`."""
+"""Answers of `whatif`: the effects in one episode, of one change, over many episodes, and of growth itself."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from esper.common.decisions import GERMINATE, WAIT, Decision, describe_decision
 from esper.common.formatting import APPROXIMATE, NOT_MEASURED, html_text, pluralise
-from esper.common.intervals import t_interval
+from esper.common.intervals import SampleMean
 from esper.common.plots.svg import SvgPlot
 from esper.common.printed_table import PrintedTable
 from esper.common.score_scale import ScoreScale
 from esper.recordings.effects.change import UNCHANGED, Change, changes_of, describe_change
 from esper.recordings.effects.paying import HEADING, PAYS, PayingPlantings
+from esper.recordings.effects.plantings import planting_effects, read_round_results
+from esper.recordings.effects.references import summarise_references
 from esper.recordings.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
+from esper.recordings.history.history import History
+from esper.recordings.history.summary import BlueprintWorth, RoundReference
 from esper.recordings.state.series import decision_of
 
 STEPS_PER_GROUP = 10
 """Number of steps in one group of the effects by step."""
+WORTH_HEADINGS = ("gain", "rent", "net effect on the return", "n")
+"""Headings of `worth_cells`."""
 
 
-class MeanEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MeanEffect(SampleMean, frozen=True, kw_only=True, omit_defaults=True):
     """Effects on the net return of several decisions, or of one on several hosts: mean and 95 % t interval."""
 
-    n: int
-    """Number of effects."""
-    mean: float
-    """Mean effect."""
-    low: float | None = None
-    """Lower bound of the interval; absent for a single effect."""
-    high: float | None = None
-    """Upper bound of the interval; absent for a single effect."""
     pays: float
     """Fraction of the effects above 0.005."""
     costs: float
@@ -221,7 +218,7 @@ class ChangeReport(_OfEpisode, frozen=True, tag_field="answer", tag="change", kw
             yield f"decisions that had become illegal, so that the env waited: {_describe_steps(became_illegal)}"
         if self.repeats:
             hosts = pluralise(self.repeats.n, "other host")
-            yield f"difference of the net return on {hosts}: {_describe_mean(self.repeats)}"
+            yield f"difference of the net return on {hosts}: {self.repeats.signed}"
         if self.illegal_repeats:
             yield f"other hosts on which the change was illegal: {self.illegal_repeats}"
 
@@ -260,7 +257,7 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
             yield ""
             headings = [titles[kind], "n", "effect on the net return", "pays", "costs"]
             rows = [
-                [name, str(found.n), sign + _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"]
+                [name, str(found.n), sign + found.signed, f"{found.pays:.0%}", f"{found.costs:.0%}"]
                 for name, found in groups.items()
             ]
             yield from PrintedTable.from_cells(headings, rows, right=(1, 3, 4)).lines()
@@ -272,7 +269,61 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
         )
 
 
-Report = EpisodeReport | ChangeReport | SampleReport
+class RoundGrowth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A round with and without growth."""
+
+    round: int
+    """Round, from 1."""
+    score: float | None = None
+    """Validation score at the end of the recorded episodes, median over the envs; absent if it is not recorded."""
+    reference: RoundReference | None = None
+    """The same without growth; absent if it was not simulated."""
+
+
+class GrowthReport(_Printable, frozen=True, tag_field="answer", tag="growth", kw_only=True, omit_defaults=True):
+    """Scores with and without growth, and the worth of each blueprint. Output of `whatif RUN --growth --json`."""
+
+    run: str
+    score_name: str
+    """Name of the task's score."""
+    score_scale: ScoreScale
+    """Range and better end of the score."""
+    rounds: list[RoundGrowth]
+    seeds: dict[str, BlueprintWorth]
+    """Effects of plantings on the return, keyed by blueprint."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the answer as text."""
+        scale = self.score_scale
+        rows: list[list[str]] = []
+        for found in self.rounds:
+            cells = [
+                str(found.round),
+                NOT_MEASURED if found.score is None else scale.text(found.score),
+                *[NOT_MEASURED] * 3,
+            ]
+            if found.reference is not None:
+                mark = "" if found.reference.exact else APPROXIMATE
+                cells[2:] = [f"{mark}{scale.text(found.reference.score)}", NOT_MEASURED, str(found.reference.envs)]
+                if found.score is not None:
+                    cells[3] = f"{mark}{scale.difference(found.score - found.reference.score)}"
+            rows.append(cells)
+        yield self.run
+        headings = ["round", f"median {self.score_name}", "without growth", "difference", "envs"]
+        yield from PrintedTable.from_cells(headings, rows, right=range(5)).lines()
+        if self.seeds:
+            yield ""
+            seeds = sorted(self.seeds.items(), key=lambda item: -item[1].net.mean)
+            rows = [[blueprint, *worth_cells(worth)] for blueprint, worth in seeds]
+            yield from PrintedTable.from_cells(["blueprint", *WORTH_HEADINGS], rows, right=range(1, 5)).lines()
+        yield ""
+        yield (
+            "Without growth: the same hosts and data, while the env waits in every step. Effect of a seed: its episode "
+            "minus the one without it, mean and 95 % t interval over the seeds; net = gain − rent and costs of ops."
+        )
+
+
+Report = EpisodeReport | ChangeReport | SampleReport | GrowthReport
 
 
 def mean_effect(values: Iterable[float]) -> MeanEffect | None:
@@ -280,12 +331,12 @@ def mean_effect(values: Iterable[float]) -> MeanEffect | None:
     value_N = list(values)
     if not value_N:
         return None
-    interval = t_interval(value_N) if len(value_N) > 1 else None
+    mean = SampleMean.of(value_N)
     return MeanEffect(
-        n=len(value_N),
-        mean=statistics.fmean(value_N),
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
+        n=mean.n,
+        mean=mean.mean,
+        low=mean.low,
+        high=mean.high,
         pays=sum(value > PAYS for value in value_N) / len(value_N),
         costs=sum(value < -PAYS for value in value_N) / len(value_N),
     )
@@ -357,6 +408,40 @@ def sample_report(
     )
 
 
+def growth_report(run: str, history: History, rounds: Sequence[int], simulations: Sequence[Simulation]) -> GrowthReport:
+    """Return the known scores without growth and effects of seeds in some rounds of a recording.
+
+    Raises:
+        ConfigError: The recording does not contain a round.
+        ReadError: The recording cannot be read.
+    """
+    end = history.state_at(history.length)
+    recorded = {number: scores.median for number, scores in end.score_by_round().items()}
+    found = [read_round_results(history, number, simulations) for number in rounds]
+    return GrowthReport(
+        run=run,
+        score_name=end.score_name,
+        score_scale=end.score_scale,
+        rounds=[
+            RoundGrowth(
+                round=of_round.round,
+                score=recorded.get(of_round.round),
+                reference=summarise_references(of_round.references),
+            )
+            for of_round in found
+        ],
+        seeds=planting_effects(known for of_round in found for known in of_round.results),
+    )
+
+
+def worth_cells(worth: BlueprintWorth | None) -> list[str]:
+    """Return gain, rent and net effect with their intervals, and the number of effects, as text."""
+    if worth is None:
+        return [NOT_MEASURED] * len(WORTH_HEADINGS)
+    mark = "" if worth.exact else APPROXIMATE
+    return [*(f"{mark}{mean.signed}" for mean in (worth.gain, worth.rent, worth.net)), str(worth.net.n)]
+
+
 def _grouped(results: Sequence[EpisodeResults]) -> dict[str, dict[str, MeanEffect]]:
     values: dict[str, dict[str, list[float]]] = {"blueprint": {}, "slot": {}, "steps": {}, "op": {}}
     for found in results:
@@ -387,11 +472,6 @@ def describe_simulation(found: Simulation, results: EpisodeResults) -> str:
     sign = "" if found.repeat or results.is_exact else APPROXIMATE
     difference = effect(found.trajectory, unchanged.trajectory)
     return f"{text}: net return {sign}{difference.net_return:+.3f}"
-
-
-def blueprint_effects(results: Sequence[EpisodeResults]) -> Mapping[str, MeanEffect]:
-    """Return the mean effect of the known plantings of each blueprint, keyed by its name."""
-    return _grouped(results)["blueprint"]
 
 
 def _repeated(results: EpisodeResults, change: Change, repeats: int) -> tuple[MeanEffect | None, int]:
@@ -432,13 +512,7 @@ def _describe_steps(steps: Sequence[int]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
 
 
-def _describe_mean(found: MeanEffect) -> str:
-    if found.low is None or found.high is None:
-        return f"{found.mean:+.3f}"
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
-
-
 def _repeat_cells(found: MeanEffect | None, repeated: bool) -> list[str]:
     if not repeated:
         return []
-    return [_describe_mean(found), str(found.n), f"{found.pays:.0%}"] if found else [NOT_MEASURED] * 3
+    return [found.signed, str(found.n), f"{found.pays:.0%}"] if found else [NOT_MEASURED] * 3

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from esper.recordings.effects.change import UNCHANGED, Change, changes_of, without_seed
+from esper.recordings.effects.change import UNCHANGED, WITHOUT_GROWTH, Change, changes_of, without_seed
 from esper.recordings.effects.episode import RecordedEpisode
 
 
@@ -15,10 +15,12 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     scores: list[float]
     """Validation score before the first step, then after each step. After a breakdown there are no more."""
-    rewards: list[float]
-    """Net reward of each step: gain of the score, minus rent, cost of the op and penalty."""
-    parameter_ratios: list[float]
-    """Parameters of host and seeds over those of the bare host, after each step."""
+    net_return: float
+    """Sum over the steps: gain of the score, minus rent, cost of the op and penalty."""
+    costs: float
+    """Rent, costs of ops and penalty, which the net return contains."""
+    parameter_ratio: float
+    """Parameters of host and seeds over those of the bare host, at the end."""
     final_score: float
     """Validation score at the end; after a breakdown, that of the restored network."""
     waited: list[int] = []
@@ -26,14 +28,9 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     broke_down: bool = False
 
     @property
-    def net_return(self) -> float:
-        """Sum of the net rewards."""
-        return sum(self.rewards)
-
-    @property
-    def parameter_ratio(self) -> float:
-        """Parameters of host and seeds over those of the bare host, at the end."""
-        return self.parameter_ratios[-1]
+    def num_steps(self) -> int:
+        """Number of steps, up to a breakdown."""
+        return len(self.scores) - 1
 
 
 _UNKNOWN_CAUSE = "no cause was found: another processor, or state of the network outside its buffers"
@@ -93,16 +90,24 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
     net_return: float
     """Final minus initial validation score, minus rent, costs of ops and penalties."""
+    rent: float
+    """Rent, costs of ops and penalties, which the net return contains."""
     score: float
     """Final validation score."""
     parameter_ratio: float
     """Parameters of host and seeds over those of the bare host, at the end."""
+
+    @property
+    def gain(self) -> float:
+        """Net return without rent, costs of ops and penalties: the rewarded gain in score."""
+        return self.net_return + self.rent
 
 
 def effect(with_it: Trajectory, without: Trajectory) -> Effect:
     """Return the difference between two trajectories of one episode."""
     return Effect(
         net_return=with_it.net_return - without.net_return,
+        rent=with_it.costs - without.costs,
         score=with_it.final_score - without.final_score,
         parameter_ratio=with_it.parameter_ratio - without.parameter_ratio,
     )
@@ -148,6 +153,11 @@ class EpisodeResults:
         """Return the known effects of single decisions and of seeds, keyed by step, from 1."""
         found = {step: self.effect_without(change) for step, change in changes_of(self.episode).items()}
         return {step: value for step, value in found.items() if value}
+
+    @property
+    def reference(self) -> Simulation | None:
+        """Simulation of the episode without growth; None if it is not known."""
+        return self.get(WITHOUT_GROWTH)
 
     def seed_effects(self) -> list[float] | None:
         """Return the effect of each planting on the net return, with all later decisions about its seed.

@@ -22,7 +22,7 @@ RESULTS_FILE = "what-if.jsonl"
 
 
 class _Line(msgspec.Struct, kw_only=True):
-    format: Literal[2]
+    format: Literal[3]
     """Version of a line. Lines of another version are skipped."""
     simulation: Simulation
 
@@ -78,7 +78,7 @@ class EffectStore:
         Raises:
             OSError: Neither the directory of the run nor the user's cache can be written.
         """
-        line = _Line(format=2, simulation=simulation)
+        line = _Line(format=3, simulation=simulation)
         if self._directory is not None:
             with suppress(OSError):
                 append_result(self._directory.check() / RESULTS_FILE, line)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from esper.common.intervals import SampleMean
 from esper.common.score_scale import ScoreScale
 from esper.recordings import events as ev
 from esper.recordings.state.search_state import SearchState
@@ -50,22 +51,40 @@ class BestResult(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
+class RoundReference(msgspec.Struct, frozen=True, kw_only=True):
+    """Scores of a round without growth."""
+
+    round: int
+    """Round, from 1."""
+    score: float
+    """Validation score at the end of the episodes, median over the envs; each env has that of its host."""
+    envs: int
+    """Number of envs whose host was simulated."""
+    exact: bool
+    """False if an episode of these hosts was not reproduced exactly, so that the score is approximate."""
+
+
+class BlueprintWorth(msgspec.Struct, frozen=True, kw_only=True):
+    """Effects of the plantings of a blueprint on the return, each with all later decisions about its seed."""
+
+    net: SampleMean
+    """Effect on the net return."""
+    gain: SampleMean
+    """The same before rent, costs of ops and penalties."""
+    rent: SampleMean
+    """Rent, costs of ops and penalties."""
+    exact: bool
+    """False if an effect is approximate."""
+
+
 class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Statistics of the seeds of one blueprint, as `show --json` prints them."""
 
     planted: int = 0
     fossilized: int = 0
     culled: int = 0
-    dependence: float | None = None
-    """Mean final dependence of the measured seeds, a fraction; absent if none was measured."""
-    measurements: int = 0
-    """Number of measured seeds. Their dependence is final: they were culled, or their episode has ended."""
-    effect: float | None = None
-    """Mean effect on the return of the seeds whose effect was computed; absent if none was."""
-    effects: int = 0
-    """Number of seeds whose effect was computed."""
-    effects_approximate: bool = False
-    """True if an episode among those of the effects was not reproduced exactly."""
+    worth: BlueprintWorth | None = None
+    """Effects of the seeds on the return; absent if none was computed."""
 
     @classmethod
     def from_stats(cls, record: BlueprintStats) -> BlueprintSummary:
@@ -74,8 +93,6 @@ class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
             planted=record.planted,
             fossilized=record.fossilized,
             culled=record.culled,
-            dependence=record.dependence,
-            measurements=record.judged,
         )
 
 
@@ -120,6 +137,8 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Env steps per second of the wall time of all steps."""
     finished: list[RoundSummary] = []
     """Finished rounds, in order: those in which all episodes have ended."""
+    references: list[RoundReference] = []
+    """Scores without growth, by round, where they were computed."""
     measures: dict[str, float] = {}
     """Numbers of the run, keyed by their names in `measures.py`; those that were not measured are absent."""
     best: BestResult | None = None

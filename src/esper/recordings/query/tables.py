@@ -110,7 +110,7 @@ def _read_candidates(history: History, run: str) -> Iterator[Row]:
 def _read_effects(history: History, run: str) -> Iterator[Row]:
     """Yield a row for each decision whose effect is stored. Raises OSError if the stored results cannot be read."""
     stored = EffectStore(history.path).read()
-    for results in chain.from_iterable(read_results(history, stored)):
+    for results in chain.from_iterable(of_round.results for of_round in read_results(history, stored)):
         episode = results.episode
         for step, worth in results.decision_effects().items():
             decision = decision_of(episode.steps[step - 1])

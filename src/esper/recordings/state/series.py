@@ -10,15 +10,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from esper.common.decisions import Decision
-from esper.common.domain import HEADS, Stage
+from esper.common.domain import HEADS
 from esper.recordings import events as ev
 
 MAX_POINTS = 240
 """Number of points at which a `DownsampledSeries` merges pairs of points."""
-_SEED_STAGE_LETTERS = "".join(
-    stage.label[0] for stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
-)
-"""Letters, as in `StepTrace.stages`, of the stages in which a slot holds a seed."""
 
 T = TypeVar("T")
 
@@ -146,48 +142,15 @@ class BlueprintStats(msgspec.Struct, kw_only=True, omit_defaults=True):
     planted: int = 0
     fossilized: int = 0
     culled: int = 0
-    judged: int = 0
-    """Number of seeds with a measured final dependence: they were culled, or their episode has ended."""
-    dependences: float = 0.0
-    """Sum of the final dependences of these seeds, as a fraction."""
     sized: int = 0
     """Number of seeds with a known number of parameters."""
     parameters: int = 0
     """Sum of the parameters of these seeds."""
 
     @property
-    def dependence(self) -> float | None:
-        """Mean final dependence, as a fraction; None if none was measured."""
-        return self.dependences / self.judged if self.judged else None
-
-    @property
     def size(self) -> float | None:
         """Mean number of parameters of a seed; None if not known."""
         return self.parameters / self.sized if self.sized else None
-
-    def add_final_dependence(self, dependence: float | None) -> None:
-        """Add the final dependence of a seed; None if it was never measured."""
-        if dependence is not None:
-            self.judged += 1
-            self.dependences += dependence
-
-
-def last_dependence(trace: list[StepTrace], slot: int) -> float | None:
-    """Return the last measured dependence of the seed that left a slot at or just before the end of `trace`.
-
-    None if it was never measured.
-    """
-    grown = False
-    for step in reversed(trace):
-        if slot >= min(len(step.stages), len(step.dependences)):  # a damaged line may lack slots
-            return None
-        alive = step.stages[slot] in _SEED_STAGE_LETTERS
-        if grown and not alive:
-            return None
-        grown = grown or alive
-        if step.dependences[slot] is not None:
-            return step.dependences[slot]
-    return None
 
 
 def decision_of(step: ev.EnvStepped | StepTrace) -> Decision:

@@ -31,7 +31,6 @@ from esper.recordings.state.series import (
     StepTrace,
     append_bounded,
     five_numbers,
-    last_dependence,
 )
 
 SERIES_POINTS = 240
@@ -199,6 +198,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def rounds_ended(self) -> int:
         """Number of rounds in which all episodes have ended."""
         return max(self.round - (not self.has_round_ended), 0)
+
+    def score_by_round(self) -> dict[int, FiveNumbers]:
+        """Return the scores at the end of each round that has ended and is kept, keyed by round."""
+        first = max(self.rounds_ended - len(self.scores_by_round), 0) + 1
+        return dict(enumerate(self.scores_by_round, start=first))
 
     @property
     def steps_done(self) -> int:
@@ -370,7 +374,6 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 stats.fossilized += 1
             case Stage.CULLED.label:
                 stats.culled += 1
-                stats.add_final_dependence(last_dependence(env.trace, slot))
             case _:
                 pass
 
@@ -452,9 +455,6 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         append_bounded(env.returns, event.episode_return, SERIES_POINTS)
         if self.decisions:
             self.decisions[-1].episodes += 1
-        for reading in env.stepped.slots if env.stepped else ():
-            if reading.blueprint is not None:
-                self.blueprints.setdefault(reading.blueprint, BlueprintStats()).add_final_dependence(reading.dependence)
         self._note_score(env, event.score, self.step)  # measured again if the env was rolled back
         self.finals.append(event.score)
         self.final_ratios.append(event.parameter_ratio)

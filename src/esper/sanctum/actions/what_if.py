@@ -30,6 +30,11 @@ class WhatIfActions(BaseApp):
             self.notify(f"Effects: {failure}", severity="error", timeout=TOAST_SECONDS)
         return changed
 
+    def work_when_idle(self) -> None:
+        """Let idle cores compute references, causes of problems, and effects of seeds. Called at every tick."""
+        if not self.is_web:
+            self.view.what_if.work_when_idle(self.view.severity_by_env())
+
     def on_unmount(self) -> None:
         """End the process."""
         self.view.what_if.cancel()

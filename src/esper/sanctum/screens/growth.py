@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from statistics import median
 
 from rich.segment import Segment
 from textual.app import ComposeResult
@@ -15,11 +14,12 @@ from textual.geometry import Size
 
 from esper.common.configuration.config import Config
 from esper.common.formatting import APPROXIMATE, NOT_MEASURED, short_score_name, strip_control
+from esper.common.intervals import SampleMean
 from esper.common.plots.sparkline import sample_to_width
 from esper.recordings.effects.paying import HEADING, paying_command
-from esper.recordings.effects.plantings import PlantingEffects
 from esper.recordings.events import RunStarted
 from esper.recordings.files.runs import shortest_name
+from esper.recordings.history.summary import BlueprintWorth
 from esper.recordings.state.series import BlueprintStats
 from esper.recordings.state.state import SERIES_POINTS, EnvState
 from esper.sanctum.keys import KeyCategory, bindings
@@ -29,8 +29,6 @@ from esper.sanctum.symbols import (
     STAGE_BY_LETTER,
     STAGES,
     Cell,
-    gain_cell,
-    lost_without,
     return_cell,
     score_cell,
     score_heading,
@@ -56,21 +54,25 @@ _MIN_STEP_COLS = 10
 """Minimum number of columns for the steps of a slot if rows stand side by side."""
 _MAX_SLOT_STEP_COLS = 40
 """Columns for the steps of a slot that take precedence over the name of its blueprint."""
-_DEPENDENCE, _EFFECT = "dependence", "effect (n)"
-_BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats, PlantingEffects | None], float | None]]] = {
-    _DEPENDENCE: (12, lambda record, _: record.dependence),
-    _EFFECT: (14, lambda _, effects: effects.effect.mean if effects else None),
+_INTERVAL_COLS, _MEAN_COLS = 27, 9
+"""Width of a mean with its interval, and of a mean alone."""
+_WORTH_COLS = ((_INTERVAL_COLS, _INTERVAL_COLS), (_INTERVAL_COLS, _MEAN_COLS), (11, _MEAN_COLS))
+"""Widths of the first column of an effect and of the others, in a wide, a narrower and a narrow table."""
+_WORTH_COLUMNS: dict[str, Callable[[BlueprintWorth], SampleMean]] = {
+    "net return": lambda worth: worth.net,
+    "gain": lambda worth: worth.gain,
+    "rent": lambda worth: worth.rent,
+}
+"""Columns of effects on the return, keyed by heading. The first one has its interval in a narrow table, too."""
+_COUNT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats, BlueprintWorth | None], float | None]]] = {
+    "n": (5, lambda _, worth: worth.net.n if worth else None),
     "planted": (8, lambda record, _: record.planted),
     "fossilized": (11, lambda record, _: record.fossilized),
     "culled": (7, lambda record, _: record.culled),
     "params": (8, lambda record, _: record.size),
 }
-"""Width and value of each column of the blueprint table, keyed by heading."""
-_DROPPED_FIRST = ("params", "culled", "fossilized", "planted", _EFFECT, _DEPENDENCE)
-"""Columns of the blueprint table that are left out first; never the one that it is sorted by."""
+"""Width and value of the other columns, keyed by heading. In a narrow table, the last ones are left out."""
 _NAME_COLS = 14
-_WIDE_SCREEN_COLS = 110
-"""Minimum width of the screen for the units of both the dependence and the effect."""
 
 
 class GrowthScreen(RunScreen):
@@ -163,10 +165,6 @@ class GrowthChart(EnvRowsPanel, PacedPanel):
         strip_width = min(slot_width - name_width, steps)
         shown = self.visible_envs(range(len(self.state.envs)), room * columns)
         self.panel_subtitle = self.position_text if shown else None
-        loss = _median_loss(self.state.envs)
-        if self.panel_subtitle and loss is not None:
-            lost = self.state.score_scale.difference(loss).removeprefix("+")
-            self.panel_subtitle += f"  without its best seed, the median env loses {lost}"
         worst = self.view.severity_by_env()
         heading = self._heading(started, f"{first}–{first + steps - 1}", strip_width + name_width).row(width)
         rows: list[Row] = [heading * columns]
@@ -224,16 +222,6 @@ class GrowthChart(EnvRowsPanel, PacedPanel):
         )
 
 
-def _median_loss(envs: Sequence[EnvState]) -> float | None:
-    """Return what an env would lose without its best seed, by the last ablation: the median, as a fraction.
-
-    None if no dependence was measured.
-    """
-    dependences = ([slot.dependence for slot in env.latest.slots] if env.latest else [] for env in envs)
-    best = [max(found) for values in dependences if (found := [value for value in values if value is not None])]
-    return median(best) if best else None
-
-
 @lru_cache(_CACHED_STRIPS)
 def _strip(letters: str, total: int, width: int) -> StyledText:
     """Draw the stages of a slot by step.
@@ -254,9 +242,12 @@ def _strip(letters: str, total: int, width: int) -> StyledText:
 
 
 class BlueprintTable(CyclingPanel):
-    """One line per blueprint, sorted by one column in descending order, and the plantings that pay."""
+    """One line per blueprint with its effects on the return, and the plantings that pay.
 
-    METRICS = ("blueprints", "dependence", "effect", HEADING)
+    The lines are sorted by one column in descending order, by default by the net effect.
+    """
+
+    METRICS = ("blueprints", HEADING)
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
@@ -275,17 +266,12 @@ class BlueprintTable(CyclingPanel):
         """Draw the heading, the blueprints, and the plantings that pay."""
         if self.state.started is None:
             return []
-        self.view.what_if.read_plantings()
-        columns = dict(_BLUEPRINT_COLUMNS)
-        sort_column = list(columns)[self.num_skipped % len(columns)]
-        for name in _DROPPED_FIRST:  # beside a chart, or beside the decisions of a policy that does not learn
-            if _NAME_COLS + sum(width for width, _ in columns.values()) > size.width and name != sort_column:
-                del columns[name]
+        headings = [*_WORTH_COLUMNS, *_COUNT_COLUMNS]
+        sort_column = headings[self.num_skipped % len(headings)]
+        columns = _fitting_columns(size.width, sort_column)
         self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
-        self.panel_subtitle = lost_without(self.state)
-        if _EFFECT in columns and self.screen.size.width >= _WIDE_SCREEN_COLS:
-            self.panel_subtitle = f"dependence: {self.panel_subtitle}  effect: on the return"
+        self.panel_subtitle = "effects on the return: gain − rent = net"
         paying = self._paying(size.width)
         room = max(size.height - 1 - len(paying), 0)
         if room < len(blueprints):
@@ -294,16 +280,16 @@ class BlueprintTable(CyclingPanel):
             return self.message("no seed planted yet")
         self._letters = blueprint_letters(sorted(blueprints))
         head = self.line(" blueprint".ljust(_NAME_COLS), "head")
-        for name, (width, _) in columns.items():
+        for name, width in columns.items():
             head.append(name.rjust(width), "key" if name == sort_column else "head")
-        value, effects = columns[sort_column][1], self.view.what_if.blueprint_effects(self.state.round)
+        worths = self.view.what_if.blueprint_effects(self.state.round)
 
         def sort_key(name: str) -> tuple[bool, float, str]:
-            number = value(blueprints[name], effects.get(name))
+            number = _value(sort_column, blueprints[name], worths.get(name))
             return number is None, -(number or 0.0), name
 
         names = sorted(blueprints, key=sort_key)
-        rows = [self._row(name, blueprints[name], effects.get(name), columns) for name in names[:room]]
+        rows = [self._row(name, blueprints[name], worths.get(name), columns) for name in names[:room]]
         return [head, *rows, *paying]
 
     def _paying(self, width: int) -> list[Line]:
@@ -323,33 +309,54 @@ class BlueprintTable(CyclingPanel):
             return None
         return paying_command(shortest_name(directory, Path(Config().telemetry_dir)), state.rounds_ended)
 
-    def _row(
-        self, name: str, record: BlueprintStats, effects: PlantingEffects | None, columns: Collection[str]
-    ) -> Line:
+    def _row(self, name: str, record: BlueprintStats, worth: BlueprintWorth | None, columns: Mapping[str, int]) -> Line:
         line = self.line(f" {self._letters[name]} ", "dim").append_fitted(
             shorten_name(strip_control(name), _NAME_COLS - 3), _NAME_COLS - 3
         )
-        for heading in columns:
-            width, value = _BLUEPRINT_COLUMNS[heading]
-            shown = value(record, effects)
-            if heading == _DEPENDENCE:
-                line.append(" " * (width - 6)).append_cell(gain_cell(shown, self.state.score_scale), "bright")
-            elif heading == _EFFECT:
-                line.append_cell(_effect(effects, width))
+        for heading, width in columns.items():
+            if heading in _WORTH_COLUMNS:
+                line.append_cell(_worth_cell(worth, _WORTH_COLUMNS[heading], width))
             else:
-                line.append_cell(_count(shown, width))
+                line.append_cell(_count_cell(_value(heading, record, worth), width))
         return line
 
 
-def _effect(effects: PlantingEffects | None, width: int) -> Cell:
-    if effects is None:
-        return Cell("–".rjust(width), "absent")
-    mark = "" if effects.is_exact else APPROXIMATE
-    mean = return_cell(effects.effect.mean)
-    return Cell(f"{mark}{mean.text.strip()} ({effects.effect.n})".rjust(width), mean.role)
+def _fitting_columns(width: int, sort_column: str) -> dict[str, int]:
+    """Return the width of each column that fits into a table; intervals are left out before columns are.
+
+    The column by which the table is sorted is never left out.
+    """
+    counts = {heading: columns for heading, (columns, _) in _COUNT_COLUMNS.items()}
+    first, *others = _WORTH_COLUMNS
+    columns: dict[str, int] = {}
+    for first_cols, other_cols in _WORTH_COLS:
+        columns = {first: first_cols} | dict.fromkeys(others, other_cols) | counts
+        if _NAME_COLS + sum(columns.values()) <= width:
+            return columns
+    for heading in [*reversed(columns)]:
+        if _NAME_COLS + sum(columns.values()) > width and heading != sort_column:
+            del columns[heading]
+    return columns
 
 
-def _count(value: float | None, width: int) -> Cell:
+def _value(heading: str, record: BlueprintStats, worth: BlueprintWorth | None) -> float | None:
+    """Return the value of a blueprint in a column; None if it is not known."""
+    if heading in _COUNT_COLUMNS:
+        return _COUNT_COLUMNS[heading][1](record, worth)
+    return _WORTH_COLUMNS[heading](worth).mean if worth is not None else None
+
+
+def _worth_cell(worth: BlueprintWorth | None, mean_of: Callable[[BlueprintWorth], SampleMean], width: int) -> Cell:
+    """Format a mean effect, with its interval where the column is wide enough for any."""
+    if worth is None:
+        return Cell(NOT_MEASURED.rjust(width), "absent")
+    mean, mark = mean_of(worth), "" if worth.exact else APPROXIMATE
+    shown = return_cell(mean.mean)
+    text = mean.signed.replace("-", "−") if width >= _INTERVAL_COLS else shown.text.strip()
+    return Cell(f"{mark}{text}".rjust(width), shown.role)
+
+
+def _count_cell(value: float | None, width: int) -> Cell:
     if value is None:
-        return Cell("–".rjust(width), "absent")
+        return Cell(NOT_MEASURED.rjust(width), "absent")
     return Cell(f"{value:,.0f}".rjust(width), "normal" if value else "dim")

@@ -178,7 +178,7 @@ class EnvDecision(EnvPanel):
         returns = (return_cell(play.net_return).text.strip() for play in (without, unchanged))
         text = f"without it: {' instead of '.join(scores)}, return {' instead of '.join(returns)}"
         if without.broke_down:
-            text += f"; breakdown in step {len(without.rewards)}"
+            text += f"; breakdown in step {without.num_steps}"
         if _is_partial(self, known.unchanged):
             text += f"; up to step {known.unchanged.steps}"
         yield text, "bright"

@@ -41,6 +41,7 @@ from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvPanel, EpisodePanel, ascending_steps, op_mark, step_axis
 from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.population_score import reference_curves, reference_marks
 
 _AXIS_NAME = "step"
 """Name of the x axis of charts over an episode."""
@@ -96,7 +97,8 @@ class StepChart(ChartPanel, EpisodePanel):
 
 
 class EnvStory(StepChart):
-    """Score by step with each decision as a mark, the ghost run, and the episode without the selected decision."""
+    """Score by step with each decision as a mark, the ghost run, and the episode without the selected decision, and
+    without growth."""
 
     METRICS = ("story", "score", "effect")
 
@@ -117,6 +119,10 @@ class EnvStory(StepChart):
         if without := self._scores_without():
             curves.append(Curve("without", range(1, len(without) + 1), without, "series1", True))
         marks = self._marks(env, trace)
+        if (host := self.view.what_if.reference_of(env.env, self.state.round)) is not None:
+            scores = dict(enumerate(host.scores, 1))
+            curves += reference_curves(scores, is_exact=host.is_exact)
+            marks += reference_marks(scores)
         quantity = score_quantity(name, self.state.score_scale)
         return Chart(quantity=quantity, x_axis=self.x_axis(trace), curves=curves, marks=marks)
 
@@ -134,7 +140,7 @@ class EnvStory(StepChart):
         return title if env.context is None else f"{title} ─ {strip_control(describe_context(env.context))}"
 
     def summary(self, chart: Chart) -> str:
-        """Return the best score, and the last one of the ghost and without the selected decision."""
+        """Return the best score, and the last one of the ghost, without the selected decision, and without growth."""
         assert self.env is not None
         scale = self.state.score_scale
         best = scale.best_of(filter(math.isfinite, self.env.scores))
@@ -142,6 +148,8 @@ class EnvStory(StepChart):
         if self.env.best_score != best:
             texts.append(f"env best {score_cell(self.env.best_score, scale).text.strip()}")
         texts += [f"{curve.name} {score_cell(curve.values[-1], scale).text.strip()}" for curve in chart.curves[1:]]
+        if obstacle := self.view.what_if.reference_obstacle:
+            texts.append(f"without growth: {obstacle}")
         return "  ".join(texts)
 
     def enlarged(self) -> ChartPanel:

@@ -22,6 +22,8 @@ _WIDE_COLS = 110
 """Minimum width of the terminal for tabs with names and wide gaps."""
 _NAMED_COLS, _NAMED_HEALTHY_COLS = 100, 90
 """Minimum width of the terminal for tabs with names, with anomalies beside them and without."""
+MIN_GROWTH_COLS = 110
+"""Minimum width of the terminal for what growth brought; in a narrower one, it stands in the line below."""
 _MIN_NAME_COLS = 4
 """Minimum width of the shortened name of the run; with less room, it is left out."""
 _MAX_NAME_COLS = 16
@@ -112,10 +114,12 @@ class Header(Panel):
     """
 
     def cache_key(self) -> Hashable:
-        """Return the event number, the status, the place in the step, and the position in a recording."""
+        """Return the event number, the status, the place in the step, whether growth helped, and the position in a
+        recording."""
         source, playback = self.view.source, self.view.source.playback
         position = playback and (int(playback.elapsed), int(playback.duration))
-        return self.state.seq, status_label(self.view), _is_partway(source), progress_in_step(self.view), position
+        shown = status_label(self.view), _is_partway(source), progress_in_step(self.view), self.view.growth_text
+        return self.state.seq, shown, position
 
     def on_mount(self) -> None:
         """Show the progress within a step also while no events arrive."""
@@ -163,7 +167,7 @@ class Header(Panel):
         return line
 
     def _progress(self, width: int) -> list[tuple[int, Line]]:
-        """Return round, bar, step, rate and times, each with its order: the last is left out first.
+        """Return round, bar, step, worth of growth, rate and times, each with its order: the last is left out first.
 
         A run that does not train has no rate.
         """
@@ -185,8 +189,10 @@ class Header(Panel):
             step.append(f", next {in_step}" if wide else f" +{in_step}", "bright")
         rate = self.line("  ", "dim").append_cell(compact_cell(state.steps_per_second)).append(" env-steps/s", "dim")
         times = self.line("  ").extend(self._times(wide=wide))
-        rates = [(3, rate)] if self.view.status.name not in _STATES_WITHOUT_RATE else []
-        return [(0, round_), (4, bar), (1, step), *rates, (2, times)]
+        text = self.view.growth_text if width >= MIN_GROWTH_COLS else ""
+        growth = [(3, self.line("  ").append(text, "bright"))] if text else []
+        rates = [(4, rate)] if self.view.status.name not in _STATES_WITHOUT_RATE else []
+        return [(0, round_), (5, bar), (1, step), *growth, *rates, (2, times)]
 
     def _times(self, *, wide: bool) -> Line:
         """Return elapsed time and time left; of a recording, its position."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
-from esper.common.formatting import strip_control
+from esper.common.formatting import APPROXIMATE, strip_control
 from esper.common.plots.axis import round_axis_length
 from esper.common.plots.chart import Chart, ChartMark, Curve, XAxis, score_quantity
+from esper.recordings.effects.references import scores_by_step, summarise_references
 from esper.recordings.state.series import FiveNumbers, five_numbers
 from esper.recordings.state.state import RunState
 from esper.sanctum.symbols import score_heading
@@ -23,12 +24,18 @@ _MIN_LINES_FOR_BOUNDS = 6
 """Minimum height of a chart from which it has minimum and maximum, which the axis of a lower one has no room for."""
 _MEDIAN_COLS = 11
 """Columns of the last median beside a title."""
+REFERENCE = "series2"
+"""Role of the curve of scores without growth."""
+_REFERENCE_GLYPH = "○"
+WITHOUT_GROWTH = f"{_REFERENCE_GLYPH} without growth"
+"""Name of that curve."""
 _POINT_GLYPH = "•"
 """Mark of a median that has no neighbour, which a line of dots would hardly show."""
 
 
 class PopulationChart(ChartPanel):
-    """Median over the envs, band of the quartiles, minimum and maximum dotted, and the median of a ghost run."""
+    """Median over the envs, with and without growth, band of the quartiles, minimum and maximum dotted, and the median
+    of a ghost run."""
 
     METRICS = ("score",)
 
@@ -46,26 +53,42 @@ class PopulationChart(ChartPanel):
         )
 
     def summary(self, chart: Chart) -> str:
-        """Return the values of the last point; beside a ghost run, or beside the title without room, medians only."""
+        """Return the values of the last point; beside a ghost run, and without room, medians only."""
         readout = super().summary(chart)
-        room = self.outer_size.width - 6 - cell_len(self.changes + self.name_in_title())
-        if self.view.ghost is None and (self.styles.border_bottom[0] or cell_len(readout) <= room):
+        is_below = bool(self.styles.border_bottom[0])
+        room = self.outer_size.width - 6 - (0 if is_below else cell_len(self.changes + self.name_in_title()))
+        has_reference = any(curve.name.startswith(WITHOUT_GROWTH) for curve in chart.curves)
+        if self.view.ghost is None and (cell_len(readout) <= room or (is_below and not has_reference)):
             return readout
-        return replace(chart, curves=[curve for curve in chart.curves if curve.role != "dim"], band=None).readout()
+        medians = [curve for curve in chart.curves if curve.role != "dim"]
+        readout = replace(chart, curves=medians, band=None).readout()
+        if has_reference and cell_len(readout) > room:
+            return replace(chart, curves=[curve for curve in medians if curve.role != REFERENCE], band=None).readout()
+        return readout
 
     def draw_points(
-        self, x_axis: XAxis, points: Mapping[int, FiveNumbers], ghost: Mapping[int, FiveNumbers] | None
+        self,
+        x_axis: XAxis,
+        points: Mapping[int, FiveNumbers],
+        reference: Mapping[int, float],
+        ghost: Mapping[int, FiveNumbers] | None,
+        *,
+        is_exact: bool,
     ) -> Chart:
         """Return the chart of points, keyed by their position.
 
         Args:
             points: Scores of this run.
+            reference: Median scores without growth, as far as they are known.
             ghost: Scores of the ghost run; None without one.
+            is_exact: False if a score without growth is approximate.
         """
         xs = list(points)
         columns: list[list[float]] = [list(column) for column in zip(*points.values(), strict=True)] or [[]] * 5
         lows, lower, medians, upper, highs = columns
-        curves = [Curve("median", xs, medians)]
+        without = {x: reference[x] for x in xs if x in reference}
+        is_last = bool(xs) and xs[-1] in without
+        curves = [Curve("median", xs, medians), *reference_curves(without, is_exact=is_exact, is_last=is_last)]
         if self.size.height >= _MIN_LINES_FOR_BOUNDS:
             curves += [Curve("min", xs, lows, "dim", dotted=True), Curve("max", xs, highs, "dim", dotted=True)]
         if ghost is not None:
@@ -76,8 +99,27 @@ class PopulationChart(ChartPanel):
             x_axis=x_axis,
             curves=curves,
             band=(Curve("lower quartile", xs, lower), Curve("upper quartile", xs, upper)),
-            marks=[ChartMark(xs[0], medians[0], _POINT_GLYPH, "curve")] if len(xs) == 1 else [],
+            marks=[
+                *([ChartMark(xs[0], medians[0], _POINT_GLYPH, "curve")] if len(xs) == 1 else []),
+                *reference_marks(without),
+            ],
         )
+
+
+def reference_curves(scores: Mapping[int, float], *, is_exact: bool, is_last: bool = True) -> list[Curve]:
+    """Return the curve of scores without growth, keyed by position; none without any.
+
+    Args:
+        is_exact: False if a score is approximate.
+        is_last: True if the last position of the chart has a score; else, the readout has none.
+    """
+    name = f"{WITHOUT_GROWTH}{'' if is_exact else f' {APPROXIMATE}'}" if is_last else ""
+    return [Curve(name, list(scores), list(scores.values()), REFERENCE)] if scores else []
+
+
+def reference_marks(scores: Mapping[int, float]) -> list[ChartMark]:
+    """Return the marks at both ends of the curve of scores without growth, which tell it from others without colour."""
+    return [ChartMark(x, scores[x], _REFERENCE_GLYPH, REFERENCE) for x in {min(scores), max(scores)}] if scores else []
 
 
 class RoundScores(PopulationChart):
@@ -86,17 +128,35 @@ class RoundScores(PopulationChart):
     def cache_key(self) -> Hashable:
         """Return a key that changes with each round and with each finished episode, and with the ghost run."""
         ghost = self.view.ghost
-        return self.state.round, len(self.state.finals), ghost and ghost.seq, self.chart_key
+        shown = self.state.round, len(self.state.finals), self.view.what_if.version
+        return *shown, ghost and ghost.seq, self.chart_key
 
     def chart(self) -> Chart | None:
         """Return the chart; None before the run has started."""
         state = self.state
         if state.started is None:
             return None
-        points, ghost = score_by_round(state), self.view.ghost
+        points, ghost = state.score_by_round(), self.view.ghost
         first = min(points, default=1)
         last = first + round_axis_length(max(len(points), 1), state.started.rounds) - 1
-        return self.draw_points(XAxis("round", first, last), points, score_by_round(ghost) if ghost else None)
+        known = self.view.what_if.references
+        found = [reference for number in points if (reference := summarise_references(known.get(number, ())))]
+        return self.draw_points(
+            XAxis("round", first, last),
+            points,
+            {reference.round: reference.score for reference in found},
+            ghost.score_by_round() if ghost else None,
+            is_exact=all(reference.exact for reference in found),
+        )
+
+    def summary(self, chart: Chart) -> str:
+        """Return the values of the last point, and why none without growth is computed."""
+        readout, obstacle = super().summary(chart), self.view.what_if.reference_obstacle
+        if not obstacle:
+            return readout
+        reason = f"without growth: {obstacle}"
+        room = self.outer_size.width - 6
+        return f"{readout}  {reason}" if cell_len(readout) + 2 + len(reason) <= room else reason
 
     def name_in_title(self) -> str:
         """Return the name of the quantity and "by round"."""
@@ -115,7 +175,8 @@ class StepScores(PopulationChart):
     def cache_key(self) -> Hashable:
         """Return a key that changes with finished steps, once per interval while the run goes on."""
         state, ghost = self.state, self.view.ghost
-        return self.paced((kept_steps(state), state.step, ghost and ghost.seq)), self.chart_key
+        steps = self.paced((kept_steps(state), state.step, ghost and ghost.seq))
+        return steps, self.view.what_if.version, self.chart_key
 
     def chart(self) -> Chart | None:
         """Return the chart; None before the run has started."""
@@ -127,7 +188,14 @@ class StepScores(PopulationChart):
         first = min(points, default=1)
         x_axis = XAxis("step", first, first + length - 1, f"step of round {state.round}")
         has_ghost = ghost is not None and ghost.round == state.round
-        return self.draw_points(x_axis, points, self._ghost_points.of(ghost) if ghost and has_ghost else None)
+        hosts = self.view.what_if.references.get(state.round, [])
+        return self.draw_points(
+            x_axis,
+            points,
+            scores_by_step(hosts),
+            self._ghost_points.of(ghost) if ghost and has_ghost else None,
+            is_exact=all(host.is_exact for host in hosts),
+        )
 
     def name_in_title(self) -> str:
         """Return the name of the quantity, its steps and the round; in the first steps, that all networks are new.
@@ -163,12 +231,6 @@ class _PointCache:
         known = self._points
         self._points = {step: known.get(step) or scores_after_step(state, step) for step in kept_steps(state)}
         return self._points
-
-
-def score_by_round(state: RunState) -> dict[int, FiveNumbers]:
-    """Return the scores of each round that has ended and is kept, keyed by round."""
-    first = max(state.rounds_ended - len(state.scores_by_round), 0) + 1
-    return dict(enumerate(state.scores_by_round, start=first))
 
 
 def kept_steps(state: RunState) -> range:

@@ -16,6 +16,7 @@ from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.requests import pause_cause
 from esper.sanctum.symbols import RUN_STATES, SEVERITIES, ellipsise, wrap_cells
 from esper.sanctum.view import GoToMoment
+from esper.sanctum.widgets.header import MIN_GROWTH_COLS
 from esper.sanctum.widgets.panel import Line, Panel
 
 _TROUBLED_STATES = frozenset({"silent", "stuck", "held", "crashed", "failed"})
@@ -57,10 +58,10 @@ class AnomalyStrip(Panel, can_focus=True):
         return "anomalies"
 
     def cache_key(self) -> Hashable:
-        """Return the event number, the status of the run, and the focus."""
+        """Return the event number, the status of the run, the focus, and whether growth helped."""
         view = self.view
         judged = (frozenset(view.muted_rules), frozenset(view.seen_anomalies))
-        return self.state.seq, view.status, self.has_focus, judged
+        return self.state.seq, view.status, self.has_focus, judged, view.growth_text
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line."""
@@ -103,6 +104,8 @@ class AnomalyStrip(Panel, can_focus=True):
             texts = [f"{active}, {listed}", f"{active}, {num_ended} ended", f"{short}, {num_ended} ended"]
         mark = f"{SEVERITIES['info'].glyph} " if self.view.status.name not in _TROUBLED_STATES else ""
         texts = [f"{mark}{text}{muted}" for text in texts]
+        if self.app.size.width < MIN_GROWTH_COLS and (growth := self.view.growth_text.removeprefix("median ")):
+            texts = [*(f"{text}  {growth}" for text in texts), *texts]
         line.append(next((text for text in texts if line.width + len(text) <= width), texts[-1]), "dim")
 
     def _append_ended(self, line: Line, incidents: list[Incident], width: int) -> None:

@@ -85,13 +85,18 @@ class _Course:
     """Values of a trajectory so far."""
 
     scores: list[float]
-    rewards: list[float] = field(default_factory=list[float])
-    ratios: list[float] = field(default_factory=list[float])
+    net_return: float = 0.0
+    parameter_ratio: float = 1.0
+    costs: float = 0.0
     broke_down: bool = False
 
     def copy(self) -> _Course:
         return _Course(
-            scores=list(self.scores), rewards=list(self.rewards), ratios=list(self.ratios), broke_down=self.broke_down
+            scores=list(self.scores),
+            net_return=self.net_return,
+            parameter_ratio=self.parameter_ratio,
+            costs=self.costs,
+            broke_down=self.broke_down,
         )
 
 
@@ -190,8 +195,9 @@ class Players:
         assert epoch is not None
         assert outcome is not None
         course.scores.append(epoch.measured.score)
-        course.rewards.append(sum(outcome.reward_parts.values()))
-        course.ratios.append(episode.view.parameter_ratio)
+        course.net_return += sum(outcome.reward_parts.values())
+        course.costs -= sum(value for part, value in outcome.reward_parts.items() if part != "score")
+        course.parameter_ratio = episode.view.parameter_ratio
         course.broke_down = outcome.breakdown is not None
         at = StepNumber(play.key.round + 1, result.step + 1)
         decision = result.decisions[row]
@@ -217,9 +223,10 @@ def _resume(episode: Episode, snapshot: Snapshot, key: EpisodeKey) -> _Course:
 def _trajectory(episode: Episode, course: _Course, waited: Sequence[int]) -> Trajectory:
     return Trajectory(
         scores=course.scores,
-        rewards=course.rewards,
-        parameter_ratios=course.ratios,
+        net_return=course.net_return,
+        costs=course.costs,
+        parameter_ratio=course.parameter_ratio,
         final_score=episode.view.scores[-1] if course.broke_down else course.scores[-1],
-        waited=[step for step in waited if step <= len(course.rewards)],  # the agent decides after a breakdown, too
+        waited=[step for step in waited if step < len(course.scores)],  # the agent decides after a breakdown, too
         broke_down=course.broke_down,
     )

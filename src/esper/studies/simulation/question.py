@@ -14,15 +14,27 @@ from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.effects.change import (
     NOTHING,
     RECORDED,
+    WITHOUT_GROWTH,
     Change,
     changes_of,
     parse_do,
     parse_without,
+    without_seed,
     without_steps,
 )
 from esper.recordings.effects.episode import RecordedEpisode, read_episode, read_round
 from esper.recordings.effects.paying import paying_plantings
-from esper.recordings.effects.report import Report, change_report, describe_simulation, episode_report, sample_report
+from esper.recordings.effects.references import episodes_to_measure, known_references
+from esper.recordings.effects.report import (
+    Report,
+    change_report,
+    describe_simulation,
+    episode_report,
+    growth_report,
+    sample_report,
+)
+from esper.recordings.effects.results import Simulation
+from esper.recordings.effects.store import EffectStore
 from esper.recordings.files.runs import resolve_run
 from esper.recordings.history.history import History, open_history
 from esper.studies.simulation.recording import RecordingSimulator
@@ -45,6 +57,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         env: Env; None: the one with the best final score of the round.
         rounds: First and last round of a sample of episodes; None: one episode.
         sample: Maximum number of episodes of the sample; None: all.
+        growth: Ask whether growth helped: in `rounds`, by default all that have ended.
         without: Decisions to leave out together: `step:17` or `seed:early:17`.
         do: Decisions to take instead: `12:depthwise@early`.
         plan: Plan that replaces all decisions; None: none does.
@@ -59,6 +72,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     env: int | None = None
     rounds: tuple[int, int] | None = None
     sample: int | None = None
+    growth: bool = False
     without: Sequence[str] = ()
     do: Sequence[str] = ()
     plan: str | None = None
@@ -92,10 +106,24 @@ class Inquiry:
         check_question(question)
         self._question = question
         self._path = resolve_run(question.run, telemetry_dir)
-        history = open_history(self._path)
+        self._history = history = open_history(self._path)
         self._change: Change | None = None
+        self._rounds = range(0)
+        """Rounds of a question about growth."""
+        self._known: list[Simulation] = []
+        """Results for a question about growth: stored ones, then new ones."""
+        self._simulator: RecordingSimulator | None = None
         episodes: list[tuple[RecordedEpisode, list[Change]]]
-        if question.rounds:
+        if question.growth:
+            end = history.state_at(history.length)
+            if end.search is not None:
+                raise ConfigError(f"{history.path} is a growth: show prints its candidates and the bare network")
+            first, last = question.rounds or (1, end.rounds_ended)
+            self._rounds, self._known = range(first, last + 1), EffectStore(self._path).read()
+            episodes = _missing_for_growth(history, self._rounds, self._known)
+            if not episodes:
+                return
+        elif question.rounds:
             episodes = [(episode, list(changes_of(episode).values())) for episode in _sample(history, question)]
         else:
             episode = _find_episode(history, question)
@@ -115,12 +143,12 @@ class Inquiry:
     @property
     def num_env_steps(self) -> int:
         """Maximum number of env-steps that are still to be simulated."""
-        return self._simulator.num_env_steps
+        return self._simulator.num_env_steps if self._simulator else 0
 
     @property
     def storage_problem(self) -> str | None:
         """Why results could not be stored; None if all were."""
-        return self._simulator.storage_problem
+        return self._simulator.storage_problem if self._simulator else None
 
     def simulate(self, on_step: Callable[[int], None]) -> Iterator[str]:
         """Simulate the episode and its changes, without those that are known already.
@@ -136,15 +164,21 @@ class Inquiry:
             ConfigError: A policy or a plan cannot be used, or a choice does not exist.
             CheckpointError: A policy cannot be read.
         """
+        if self._simulator is None:
+            return
         results = {(found.episode.round, found.episode.env): found for found in self._simulator.results}
         for found in self._simulator.simulate(on_step):
-            if found.reproduction or not self._question.rounds:
+            self._known.append(found)
+            if found.reproduction or not (self._question.rounds or self._question.growth):
                 yield describe_simulation(found, results[found.round, found.env])
 
     def report(self) -> Report | None:
         """Return the answer as far as it is known; None if nothing is."""
-        question, results = self._question, self._simulator.results
-        name = self._path.name
+        question, name = self._question, self._path.name
+        if question.growth:
+            return growth_report(name, self._history, self._rounds, self._known)
+        assert self._simulator is not None
+        results = self._simulator.results
         if question.rounds:
             return sample_report(name, "{}–{}".format(*question.rounds), results, paying_plantings(results))
         if self._change:
@@ -153,7 +187,8 @@ class Inquiry:
 
     def close(self) -> None:
         """Stop the threads and workers of the lanes."""
-        self._simulator.close()
+        if self._simulator is not None:
+            self._simulator.close()
 
 
 def check_question(question: Question) -> None:
@@ -168,6 +203,10 @@ def check_question(question: Question) -> None:
         raise ConfigError("--plan replaces all decisions; remove --without, --do and --then")
     if question.rounds and (question.has_change or question.round is not None or question.env is not None):
         raise ConfigError("--rounds measures all decisions of many episodes; remove --round, --env and the change")
+    if question.growth and (question.has_change or question.sample is not None or question.repeats):
+        raise ConfigError("--growth has its own changes and its own sample; remove the change, --sample and --repeats")
+    if question.growth and (question.round is not None or question.env is not None):
+        raise ConfigError("--growth is about whole rounds; give --rounds in place of --round and --env")
     if question.rounds and question.repeats:
         raise ConfigError("--repeats is for one episode; remove it, or --rounds")
     if question.rounds and not 1 <= question.rounds[0] <= question.rounds[1]:
@@ -208,6 +247,26 @@ def _sample(history: History, question: Question) -> list[RecordedEpisode]:
         return episodes
     chosen = random.Random(SAMPLE_SEED).sample(range(len(episodes)), question.sample)
     return [episodes[index] for index in sorted(chosen)]
+
+
+def _missing_for_growth(
+    history: History, rounds: Sequence[int], stored: Sequence[Simulation]
+) -> list[tuple[RecordedEpisode, list[Change]]]:
+    """Return the episodes without a known reference, and those of the last round without effects of their seeds.
+
+    Raises:
+        ConfigError: No round has ended, or the recording does not contain a round.
+    """
+    if not rounds:
+        raise ConfigError(f"no round of {history.path} has ended yet")
+    wanted: dict[tuple[int, int], tuple[RecordedEpisode, list[Change]]] = {}
+    for number in rounds:
+        episodes = read_round(history, number)
+        for episode in known_references(episodes, stored)[1]:
+            wanted.setdefault((number, episode.env), (episode, []))[1].append(WITHOUT_GROWTH)
+        for episode in episodes_to_measure(episodes, stored) if number == rounds[-1] else ():
+            wanted.setdefault((number, episode.env), (episode, []))[1].extend(map(without_seed, episode.seeds))
+    return list(wanted.values())
 
 
 def _find_change(question: Question, episode: RecordedEpisode, run: Path, telemetry_dir: Path) -> Change:
