@@ -85,6 +85,7 @@ def test_text_of_a_recording_is_printed_without_control_characters(
         ["grow", "--task", HOSTILE, "--telemetry-dir", other],
         ["schema"],
         ["schema", HOSTILE],
+        ["completion", HOSTILE],
         ["harvest", other, "--to", other + "x"],
         ["whatif", other, "--round", "1"],
         ["evaluate", "--checkpoint", other],

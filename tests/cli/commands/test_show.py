@@ -137,7 +137,7 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert re.search(r"\nlast ≤5 rounds: median accuracy \S+%\n", text)  # the run has 3 rounds
     assert "seeds planted 12\n" in text
     assert "conv_small 6 0 0 – – – –\n" in text
-    assert "norm 3 0 0 – –\n" in text
+    assert "norm 3 0 0 – – – –\n" in text
     assert "anomalies 2 (non-finite gradient ×1, dead head ×1)\n" in text
     assert "skipped batches 0\n" in text
     assert "checkpoints written 3, last: checkpoints/00003-005\n" in text
