@@ -44,7 +44,7 @@ CIRCUMSTANTIAL_EVENTS = (
     ev.RunEnded,
 )
 """Events about time, place and requests rather than about results of the computation."""
-PLACES = {ev.SearchEnded: {"directory": None}}
+PLACES: dict[type[ev.Event], dict[str, Any]] = {ev.SearchEnded: {"directory": None}}
 """Fields with places of files, keyed by event, with the value that `computed` gives them."""
 
 
