@@ -39,7 +39,7 @@ class SimulationProcess:
     """A process that simulates episodes, and a thread that reads its messages.
 
     Args:
-        request: What is wanted of which episodes.
+        request: Episodes, and the results that are computed of them.
 
     Raises:
         OSError: The process cannot be started.

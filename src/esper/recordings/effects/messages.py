@@ -39,7 +39,7 @@ class RoundsRequest(msgspec.Struct, frozen=True, kw_only=True, tag="rounds"):
 
 
 AnyRequest: TypeAlias = SimulationRequest | RoundsRequest
-"""Everything that the process can be asked for."""
+"""Requests to the process."""
 
 
 class SimulationUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The known results of a run by round, and what they say about each blueprint."""
+"""The known results of a run by round, and the effects of the plantings of each blueprint."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ class BlueprintTable(CyclingPanel):
 def _fitting_columns(width: int, sort_column: str) -> dict[str, int]:
     """Return the width of each column that fits into a table; intervals are left out before columns are.
 
-    The column by which the table is sorted is never left out.
+    The column that sorts the table always stays.
     """
     counts = {heading: columns for heading, (columns, _) in _COUNT_COLUMNS.items()}
     first, *others = _WORTH_COLUMNS
