@@ -83,7 +83,7 @@ class BilledRun(GrowthRun):
         choose = partial(choose_width, task, profile, data) if self._growth.request.compares else None
         self.director = BilledDirector(self._growth.request, make_search, state, choose)
         self.director.bill(self._budget)
-        state.director = self.director
+        state.director = self._director = self.director
         self._results = GrowthResults(self._growth, self.director, state, task=task, splits=data[0], run=run)
 
 
