@@ -393,7 +393,7 @@ class WhatIf:
         number = max(self._rounds_to_read)
         self._rounds_read[number] = self._rounds_to_read.pop(number)
         try:
-            found = read_round_results(history, number, [known for known in self._stored if known.round == number])
+            found = read_round_results(history, number, self._stored)
         except ConfigError:  # the round is not in the recording
             return
         except ReadError as error:

@@ -14,7 +14,7 @@ from esper.networks.tasks.prepare import prepare_task
 from esper.recordings.effects.change import NOTHING, UNCHANGED, WITHOUT_GROWTH, Change, without_decision, without_steps
 from esper.recordings.effects.episode import RecordedEpisode
 from esper.recordings.effects.references import known_references
-from esper.recordings.effects.results import Simulation, Trajectory, effect
+from esper.recordings.effects.results import Simulation, Trajectory, effect, reproduced_round
 from esper.recordings.effects.store import RESULTS_FILE, EffectStore
 from esper.recordings.state.series import decision_of
 from esper.studies.simulation import play as play_module
@@ -156,12 +156,12 @@ def test_reference_equals_a_run_of_the_same_hosts_that_waits(
 def test_envs_of_a_host_share_its_reference(tmp_path: Path) -> None:
     found = episodes(record(tmp_path, policy="ppo", ppo={"envs-per-host": 2}, envs=3, rounds=1), 1)
     of_round = {episode.env: episode for episode in found}
-    _, wanted = known_references(of_round, [])
+    _, wanted = known_references(reproduced_round(of_round, []))
     assert [episode.env for episode in wanted] == [0, 2]
     results = simulate(found, WITHOUT_GROWTH)
     first, second, third = (simulation.trajectory for simulation in results[1::2])
     assert first == second != third
-    known, missing = known_references(of_round, results[2:4])  # env 1 stands for its host
+    known, missing = known_references(reproduced_round(of_round, results[2:4]))  # env 1 stands for its host
     assert ([(host.envs, host.is_exact) for host in known], missing) == ([([0, 1], True)], [found[2]])
     assert known[0].scores == first.scores[1:]
 

@@ -19,7 +19,7 @@ from esper.recordings.effects.references import (
     known_references,
     summarise_references,
 )
-from esper.recordings.effects.results import Effect, EpisodeResults, Simulation, reproduced_results
+from esper.recordings.effects.results import Effect, EpisodeResults, Simulation, reproduced_round
 from esper.recordings.effects.store import EffectStore
 from esper.recordings.files.segments import ReadError
 from esper.recordings.history.history import History
@@ -91,11 +91,11 @@ def read_round_results(history: History, number: int, simulations: Sequence[Simu
         ConfigError: The recording does not contain the round.
         ReadError: The recording cannot be read.
     """
-    episodes = read_round(history, number)
-    envs = sorted({found.env for found in simulations if found.round == number} & episodes.keys())
-    references, missing = known_references(episodes, simulations)
-    results = [reproduced_results(episodes[env], simulations) for env in envs]
-    return RoundResults(number, results, references, not missing, not episodes_to_measure(episodes, simulations))
+    results = reproduced_round(read_round(history, number), simulations)
+    simulated = {found.env for found in simulations if found.round == number}
+    references, missing = known_references(results)
+    known = [results[env] for env in sorted(simulated & results.keys())]
+    return RoundResults(number, known, references, not missing, not episodes_to_measure(results))
 
 
 def planting_effects(results: Iterable[EpisodeResults]) -> dict[str, BlueprintWorth]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from statistics import median
 
 import msgspec
 
 from esper.recordings.effects.episode import RecordedEpisode
-from esper.recordings.effects.results import EpisodeResults, Simulation, reproduced_results
+from esper.recordings.effects.results import EpisodeResults
 from esper.recordings.history.summary import RoundReference
 
 MAX_SAMPLE = 8
@@ -48,34 +48,30 @@ def scores_by_step(hosts: Sequence[HostReference]) -> dict[int, float]:
     }
 
 
-def known_references(
-    episodes: Mapping[int, RecordedEpisode], simulations: Iterable[Simulation]
-) -> tuple[list[HostReference], list[RecordedEpisode]]:
+def known_references(results: Mapping[int, EpisodeResults]) -> tuple[list[HostReference], list[RecordedEpisode]]:
     """Return the known references of a round, and one episode of each host that still needs one.
 
     Where each env has its own host, a sample of the hosts needs one: the same envs in every round. A growth needs none:
     it compares its candidates with the bare host itself.
 
     Args:
-        episodes: Episodes of the round, keyed by env.
-        simulations: Stored results of any episodes, oldest first.
+        results: Results of all episodes of the round, keyed by env.
     """
-    stored = list(simulations)
-    hosts: dict[Hashable, list[RecordedEpisode]] = {}
-    for env in sorted(episodes):
-        if episodes[env].ended is not None and episodes[env].training is None:
-            hosts.setdefault(episodes[env].host, []).append(episodes[env])
+    hosts: dict[Hashable, list[EpisodeResults]] = {}
+    for _, of_env in sorted(results.items()):
+        if of_env.episode.ended is not None and of_env.episode.training is None:
+            hosts.setdefault(of_env.episode.host, []).append(of_env)
     groups = list(hosts.values())
     wanted = [groups[index] for index in _sample(len(groups))] if all(len(group) == 1 for group in groups) else groups
     known: list[HostReference] = []
     missing: list[RecordedEpisode] = []
     for group in groups:
-        envs = [episode.env for episode in group]
-        found = [results for episode in group if (results := reproduced_results(episode, stored)).reference]
+        found = [of_env for of_env in group if of_env.reference]
         if found:
-            known.append(_reference(min(found, key=lambda results: not results.is_exact), envs))
+            envs = [of_env.episode.env for of_env in group]
+            known.append(_reference(min(found, key=lambda of_env: not of_env.is_exact), envs))
         elif group in wanted:
-            missing.append(group[0])
+            missing.append(group[0].episode)
     return known, missing
 
 
@@ -91,17 +87,14 @@ def _reference(results: EpisodeResults, envs: list[int]) -> HostReference:
     )
 
 
-def episodes_to_measure(
-    episodes: Mapping[int, RecordedEpisode], simulations: Iterable[Simulation]
-) -> list[RecordedEpisode]:
+def episodes_to_measure(results: Mapping[int, EpisodeResults]) -> list[RecordedEpisode]:
     """Return the episodes of a round the effects of whose seeds are still to be simulated; of many, a sample.
 
     Arguments are those of `known_references`.
     """
-    stored = list(simulations)
-    ended = [episode for _, episode in sorted(episodes.items()) if episode.ended is not None and episode.seeds]
+    ended = [of_env for _, of_env in sorted(results.items()) if of_env.episode.ended and of_env.episode.seeds]
     chosen = [ended[index] for index in _sample(len(ended))]
-    return [episode for episode in chosen if reproduced_results(episode, stored).seed_effects() is None]
+    return [of_env.episode for of_env in chosen if of_env.seed_effects() is None]
 
 
 def _sample(count: int) -> list[int]:

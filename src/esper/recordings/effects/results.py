@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -191,6 +191,18 @@ def reproduced_results(episode: RecordedEpisode, simulations: Iterable[Simulatio
     reproduced = [results for results in known if results.get() is not None]
     exact = [results for results in reproduced if results.is_exact]
     return (exact or reproduced or [EpisodeResults(episode)])[-1]
+
+
+def reproduced_round(
+    episodes: Mapping[int, RecordedEpisode], simulations: Iterable[Simulation]
+) -> dict[int, EpisodeResults]:
+    """Return `reproduced_results` of each episode of a round, keyed by env as the episodes are."""
+    by_episode: dict[tuple[int, int], list[Simulation]] = {}
+    for found in simulations:
+        by_episode.setdefault((found.round, found.env), []).append(found)
+    return {
+        env: reproduced_results(episode, by_episode.get((episode.round, env), ())) for env, episode in episodes.items()
+    }
 
 
 def _group(episode: RecordedEpisode, simulations: Iterable[Simulation]) -> dict[tuple[str, int], list[Simulation]]:

@@ -23,7 +23,7 @@ from esper.recordings.effects.change import WITHOUT_GROWTH, Change, changes_of, 
 from esper.recordings.effects.episode import RecordedEpisode, read_episode, read_round
 from esper.recordings.effects.messages import AnyRequest, RoundsRequest, SimulationRequest, SimulationUpdate
 from esper.recordings.effects.references import episodes_to_measure, known_references
-from esper.recordings.effects.results import Simulation
+from esper.recordings.effects.results import Simulation, reproduced_round
 from esper.recordings.effects.store import EffectStore
 from esper.recordings.events.codec import encode_json, make_decoder
 from esper.recordings.files.segments import ReadError
@@ -82,7 +82,7 @@ def simulate(request: AnyRequest, send: Callable[[SimulationUpdate], None]) -> N
         wanted = [
             (episode, [without_seed(seed) for seed in episode.seeds])
             for episodes in _read_rounds(history, request.rounds).values()
-            for episode in episodes_to_measure(episodes, stored)
+            for episode in episodes_to_measure(reproduced_round(episodes, stored))
         ]
     for episode, _ in wanted:
         send(SimulationUpdate(episode=episode))
@@ -182,7 +182,7 @@ class _References:
 
     def _send_known(self, number: int) -> list[RecordedEpisode]:
         """Send the references of a round if none is missing; return the episodes that need one."""
-        known, missing = known_references(self._episodes[number], self._stored)
+        known, missing = known_references(reproduced_round(self._episodes[number], self._stored))
         if not missing:
             self._send(SimulationUpdate(references=known))
         return missing

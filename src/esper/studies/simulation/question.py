@@ -33,7 +33,7 @@ from esper.recordings.effects.report import (
     growth_report,
     sample_report,
 )
-from esper.recordings.effects.results import Simulation
+from esper.recordings.effects.results import Simulation, reproduced_round
 from esper.recordings.effects.store import EffectStore
 from esper.recordings.files.runs import resolve_run
 from esper.recordings.history.history import History, open_history
@@ -261,10 +261,10 @@ def _missing_for_growth(
         raise ConfigError(f"no round of {history.path} has ended yet")
     wanted: dict[tuple[int, int], tuple[RecordedEpisode, list[Change]]] = {}
     for number in rounds:
-        episodes = read_round(history, number)
-        for episode in known_references(episodes, stored)[1]:
+        results = reproduced_round(read_round(history, number), stored)
+        for episode in known_references(results)[1]:
             wanted.setdefault((number, episode.env), (episode, []))[1].append(WITHOUT_GROWTH)
-        for episode in episodes_to_measure(episodes, stored) if number == rounds[-1] else ():
+        for episode in episodes_to_measure(results) if number == rounds[-1] else ():
             wanted.setdefault((number, episode.env), (episode, []))[1].extend(map(without_seed, episode.seeds))
     return list(wanted.values())
 
