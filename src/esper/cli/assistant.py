@@ -22,6 +22,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resources import FileResource
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from msgspec.structs import asdict
 from pydantic import Field
 
 from esper.common.configuration.config import ConfigError, TaskError
@@ -46,6 +47,7 @@ from esper.recordings.history.curves import Point, RunCurves, split_name
 from esper.recordings.history.group_summary import ComparedRun, summarise_group
 from esper.recordings.history.history import History, open_history
 from esper.recordings.history.measures import MEASURES, listed_measures
+from esper.recordings.history.quantities import quantity_of
 from esper.recordings.history.run_cache import RunCache, default_run_cache
 from esper.recordings.history.run_filter import DEFAULT_SORT_KEY, parse_run_filter, sort_runs
 from esper.recordings.history.run_groups import differing_keys, group_runs
@@ -145,7 +147,7 @@ def _plain(value: Any, cut: list[object]) -> Any:
         case float() if not math.isfinite(value):
             return encode_json(value).decode().strip('"')
         case msgspec.Struct():
-            return {name: _plain(entry, cut) for name, entry in _fields(value).items()}
+            return {name: _plain(entry, cut) for name, entry in asdict(value).items()}
         case FiveNumbers():
             return _plain(value._asdict(), cut)
         case list() | tuple():
@@ -158,10 +160,6 @@ def _plain(value: Any, cut: list[object]) -> Any:
             return {_plain(str(key), cut): _plain(entry, cut) for key, entry in fields[:MAX_ENTRIES]}
         case _:
             return value
-
-
-def _fields(struct: msgspec.Struct) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def _size(value: object) -> int:
@@ -277,8 +275,6 @@ class Tools:
 
     def list_quantities(self, run: Run, per_env: bool = False, offset: Offset = 0, limit: Limit = 200) -> Answer:
         """List the curves of a run, named `quantity/owner`, with unit, direction and last value."""
-        from esper.sanctum.widgets.curve_chart import quantity_of  # Textual, which no other tool needs
-
         info = self._find(run)
         score, scale = info.score_name or "score", info.score_scale
         better = {"loss": "low", "train loss": "low", "return": "high", "reward": "high"}
@@ -330,7 +326,7 @@ class Tools:
         about = {"run": run, "round": state.round, "step": state.step, "status": state.status, "reason": state.reason}
         about |= {"recorded_seconds": state.elapsed, "active_anomalies": active}
         latest = [one.latest for one in state.envs if one.latest is not None and env in (None, one.env)]
-        items = [{**_fields(step), "slots": dict(zip(slots, step.slots, strict=False))} for step in latest]
+        items = [{**asdict(step), "slots": dict(zip(slots, step.slots, strict=False))} for step in latest]
         return make_answer(items, about, offset=offset)
 
     def list_anomalies(self, run: Run, env: Env | None = None, offset: Offset = 0, limit: Limit = 50) -> Answer:
@@ -345,7 +341,7 @@ class Tools:
             elif isinstance(event, ev.AnomalyFound):
                 number += 1
                 if env in (None, event.env):
-                    items.append({"moment": f"anomaly:{number}", **place, **_fields(event)})
+                    items.append({"moment": f"anomaly:{number}", **place, **asdict(event)})
         return make_answer(items, {"run": run}, offset=offset, limit=limit)
 
     def list_decisions(self, run: Run, round: Round, env: Env) -> Answer:
@@ -393,7 +389,7 @@ class Tools:
         items = [
             {
                 "label": label_of(found.candidate),
-                **_fields(found.candidate),
+                **asdict(found.candidate),
                 "on_front": found.is_on_front,
                 "outcome": found.outcome,
             }
@@ -450,7 +446,7 @@ class Tools:
         if report is None:
             raise ToolError("the time was over before the episode was simulated; call again to continue")
         items = report.decisions if isinstance(report, EpisodeReport) else []
-        about = {key: value for key, value in _fields(report).items() if key != "decisions"}
+        about = {key: value for key, value in asdict(report).items() if key != "decisions"}
         answer = make_answer(items, about)
         answer["truncated"] |= is_cut
         return answer

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from textual.binding import BindingType
 
-from esper.common.formatting import format_return, strip_control
+from esper.common.formatting import strip_control
 from esper.common.plots.axis import next_nice
-from esper.common.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent, score_quantity
+from esper.common.plots.chart import Chart, Curve, Look, XAxis
 from esper.common.plots.labels import Label, labels_width
-from esper.common.score_scale import ScoreScale
 from esper.recordings.history.curves import POPULATION, split_name
+from esper.recordings.history.quantities import quantity_of
 from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.keys import bindings_of
 from esper.sanctum.view import ViewState
@@ -29,40 +29,6 @@ _UNITS_PER_AXIS = 20
 """Approximate number of units of an x axis. It ends at a whole unit, so that it is rarely drawn again."""
 NUM_SERIES = 8
 """Number of roles of curves that share a chart."""
-_SECONDS, _COUNT = Quantity("", "s", low=0.0), Quantity("", low=0.0)
-_GIB = Quantity("", "GiB", 2.0**-30, 0.0)
-_QUANTITIES = {
-    "gradient norm": _COUNT,
-    "seed gradient norm": _COUNT,
-    "parameters": Quantity("", "×host", low=0.0),
-    "return": Quantity("", text_of=format_return),
-    "mean return": Quantity("", text_of=format_return),
-    "loss scale": _COUNT,
-    "skipped batches": _COUNT,
-    "entropy": Quantity("", low=0.0, high=1.0),
-    "KL": Quantity("", "nats", low=0.0),
-    "clip fraction": percent(""),
-    "explained variance": Quantity("", high=1.0),
-    "explained variance within a step": Quantity("", high=1.0),
-    "value loss": _COUNT,
-    "learning rate": _COUNT,
-    "fossilized seeds": _COUNT,
-    "culled seeds": _COUNT,
-    "rollbacks": _COUNT,
-    "planted": Quantity("", "per episode", low=0.0),
-    "env-steps per second": _COUNT,
-    "busy": percent(""),
-    "launching": percent(""),
-    "CUDA graphs": _COUNT,
-    "utilisation": percent(""),
-    "memory allocated": _GIB,
-    "memory reserved": _GIB,
-    "memory used": _GIB,
-    "temperature": Quantity("", "°C"),
-    "power": Quantity("", "W", low=0.0),
-    "step time": _SECONDS,
-}
-"""Units and limits of quantities; others have none."""
 _METRICS = {
     "entropy": "heads",
     "mean return": "return",
@@ -224,22 +190,6 @@ class CurveChart(ChartPanel):
         name = "run step" if axis == "step" else axis  # charts of one round have an axis "step", too
         length = started.steps if started is not None and axis == "round" else 0
         return XAxis(name, *self._x_limits(), axis, axis == "time", steps_per_round=length)
-
-
-def quantity_of(name: str, title: str, scores: Collection[str], scale: ScoreScale) -> Quantity:
-    """Return a recorded quantity with its unit and limits.
-
-    Args:
-        title: Name that the chart shows.
-        scores: Names of the scores of the shown tasks.
-        scale: Scale of the scores.
-    """
-    if name.removeprefix("train ").removeprefix("final ") in scores:
-        return score_quantity(strip_control(title), scale)
-    if name == "dependence":
-        factor = 100.0 if scale.is_percent else 1.0
-        return Quantity(strip_control(title), scale.difference_unit, factor)
-    return _QUANTITIES.get(name, Quantity(""))._replace(name=strip_control(title))
 
 
 def _short_name(curve: str) -> str:

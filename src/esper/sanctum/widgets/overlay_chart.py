@@ -19,13 +19,14 @@ from esper.common.plots.scatter import ScatterPoint, pareto_front
 from esper.common.score_scale import ScoreScale, common_scale
 from esper.recordings.history.curves import POPULATION, split_name
 from esper.recordings.history.measures import LAST_PARAMETERS, LAST_SCORE
+from esper.recordings.history.quantities import quantity_of
 from esper.recordings.history.run_groups import GroupCurve
 from esper.recordings.history.run_info import RunInfo
 from esper.sanctum.keys import bindings_of
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel
-from esper.sanctum.widgets.curve_chart import CurveGroup, group_of, quantity_of, sort_groups
+from esper.sanctum.widgets.curve_chart import CurveGroup, group_of, sort_groups
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.scatter_chart import ScatterChart
 from esper.sanctum.widgets.workspace_panel import WorkspacePanel

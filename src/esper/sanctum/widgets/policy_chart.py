@@ -7,13 +7,14 @@ from collections.abc import Hashable
 from esper.common.plots.axis import round_axis_length
 from esper.common.plots.chart import Chart, Curve, Look, XAxis
 from esper.recordings.events import RunStarted
+from esper.recordings.history.quantities import quantity_of
 from esper.recordings.state.curves import POLICY_OWNER, head_curve
 from esper.recordings.state.series import DownsampledSeries
 from esper.recordings.state.state import RunState
 from esper.sanctum.symbols import head_label
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel
-from esper.sanctum.widgets.curve_chart import NUM_SERIES, quantity_of
+from esper.sanctum.widgets.curve_chart import NUM_SERIES
 
 _LONG_LABEL_MIN_COLS = 50
 """Minimum width of a chart for head names that are spelled out."""
