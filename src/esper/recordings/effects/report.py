@@ -331,12 +331,8 @@ def mean_effect(values: Iterable[float]) -> MeanEffect | None:
     value_N = list(values)
     if not value_N:
         return None
-    mean = SampleMean.of(value_N)
     return MeanEffect(
-        n=mean.n,
-        mean=mean.mean,
-        low=mean.low,
-        high=mean.high,
+        **msgspec.structs.asdict(SampleMean.of(value_N)),
         pays=sum(value > PAYS for value in value_N) / len(value_N),
         costs=sum(value < -PAYS for value in value_N) / len(value_N),
     )

@@ -225,11 +225,11 @@ DEFAULT_SORT_KEY = "written"
 
 
 def _sort_values() -> dict[str, Callable[[RunInfo], Any]]:
-    measures = {key: partial(_in_order, measure) for key, measure in listed_measures().items()}
+    measures = {key: partial(_value_for_order, measure) for key, measure in listed_measures().items()}
     return _TIME_KEYS | measures | _OTHER_SORT_KEYS
 
 
-def _in_order(measure: Measure, info: RunInfo) -> float | None:
+def _value_for_order(measure: Measure, info: RunInfo) -> float | None:
     """Return the number of a run; of a score where lower is better, with the sign changed."""
     value = measure.of(info)
     return info.score_scale.gain(value) if value is not None and measure.unit == "score" else value

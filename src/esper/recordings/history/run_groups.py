@@ -104,7 +104,7 @@ def group_runs(runs: Sequence[RunT], keys: Sequence[str] | None = None) -> list[
         key = tuple(_identity(run.config.get(key)) for key in keys) if run.config else index
         found.setdefault(key, []).append(run)
     values = [{key: members[0].config.get(key) for key in keys} for members in found.values()]
-    named = _short_names(_by_distinction(_telling_keys(keys, values), values))
+    named = _names_in_labels(keys, values)
     return [
         RunGroup(_label(members, of_group, named), of_group if members[0].config else {}, tuple(members))
         for members, of_group in zip(found.values(), values, strict=True)
@@ -141,6 +141,11 @@ def _telling_keys(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) -> l
     return [key for key in keys if distinct(key) > 1 and not ("task" in keys and follows_from_task(key))]
 
 
+def _names_in_labels(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the short name of each key that a label of a group has, in their order; arguments as `_telling_keys`."""
+    return _short_names(_by_distinction(_telling_keys(keys, values), values))
+
+
 def _by_distinction(keys: Sequence[str], values: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys in a new order: those that tell the most groups apart come first, because labels are cut."""
     order: list[str] = []
@@ -165,7 +170,7 @@ def study_settings(runs: Iterable[RunInfo]) -> dict[str, dict[str, str]]:
     for of_study in studies.values():
         keys = differing_keys(of_study)
         values = [{key: run.config.get(key) for key in keys} for run in of_study]
-        named = _short_names(_by_distinction(_telling_keys(keys, values), values))
+        named = _names_in_labels(keys, values)
         for run, of_run in zip(of_study, values, strict=True):
             found[run.run] = {name: format_config_value(of_run[key]) for key, name in named.items()}
     return found

@@ -49,18 +49,18 @@ ReadRuns = Callable[[Collection[str], Sequence[Column]], Iterator[Any]]
 """Yields record batches of some runs with some columns."""
 
 
-class Answer(NamedTuple):
-    """Answer to a statement."""
+class QueryResult(NamedTuple):
+    """Result of a statement."""
 
     table: Any
     """Arrow table of the rows."""
     is_truncated: bool
-    """True if the answer has further rows, which were left out."""
+    """True if the statement has further rows, which were left out."""
     problems: Sequence[str]
     """Sentences about runs that were left out, and damaged or missing parts of recordings."""
 
 
-def answer_query(sql: str, telemetry_dir: Path, *, max_rows: int, max_seconds: float = MAX_SECONDS) -> Answer:
+def answer_query(sql: str, telemetry_dir: Path, *, max_rows: int, max_seconds: float = MAX_SECONDS) -> QueryResult:
     """Answer a SELECT statement about the runs of a telemetry directory, live ones included.
 
     Args:
@@ -101,7 +101,7 @@ def answer_query(sql: str, telemetry_dir: Path, *, max_rows: int, max_seconds: f
             raise ConfigError(f"the query failed: {_first_sentence(error)}") from None
         finally:
             timer.cancel()
-    return Answer(table, is_truncated, list(reader.problems.values()))
+    return QueryResult(table, is_truncated, list(reader.problems.values()))
 
 
 def _first_sentence(error: Exception) -> str:
