@@ -137,7 +137,7 @@ def test_search_of_widths_keeps_to_the_limit_and_counts_its_trainings(data: Spli
 
 
 class Clock(Budget):
-    """A budget of 12 seconds, of which each look at it takes one: the start of a growth, and each of its steps."""
+    """A budget of 12 seconds. The start of a growth takes one of them, and so does each of its steps."""
 
     def __init__(self) -> None:
         super().__init__(minutes=0.2)

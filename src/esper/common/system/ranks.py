@@ -1,8 +1,8 @@
 """Collectives between the ranks of a run: processes, on one node or several, that share one population and one policy.
 
-Each rank owns a part of the envs. All communication uses one collective, the sum of a tensor over all
-ranks: to gather values, each rank contributes its own part and zeros for the rest. With a single rank there is no
-communication, and every collective returns its input.
+Each rank owns a part of the envs. All communication uses one collective, the sum of a tensor over all ranks: to gather
+values, each rank contributes its own part and zeros for the rest. With a single rank there is no communication, and
+every collective returns its input.
 
 Shapes: E envs, of one rank or of all ranks.
 """
